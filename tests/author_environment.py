@@ -1,4 +1,4 @@
-"""AuthorEnvironment: a virtual environment as a plugin's author has it, in which all that is needed is installed."""
+"""AuthorEnvironment: a plugin author's virtual environment, with everything needed already installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 __all__ = ["AuthorEnvironment"]
 
-# What the author types → what it is here. Nothing is fetched: what a project needs is what the tests need.
+# What the author types → what runs here. Nothing is downloaded: a project needs the same packages as the tests.
 COMMANDS = {
     "pip": 'verb=$1; shift; set -- "$verb" -q --no-index --no-build-isolation "$@"\n'
     'exec "{python}" -m pip --disable-pip-version-check "$@"',
@@ -32,7 +32,7 @@ class AuthorEnvironment:
         self.python = self.commands / "python"
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         site = folder / "environment" / "lib" / version / "site-packages"
-        # With addsitedir also what is installed there editable is found.
+        # addsitedir also finds packages that are installed there in editable mode.
         outer = sysconfig.get_path("purelib")
         (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
         for name, command in COMMANDS.items():
@@ -46,7 +46,7 @@ class AuthorEnvironment:
         }
 
     def run(self, command: str, *, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """Run a line of a shell."""
+        """Run a shell command."""
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.directory,
@@ -57,7 +57,7 @@ class AuthorEnvironment:
         )
 
     def succeed(self, command: str) -> str:
-        """Run a line of a shell, which must succeed, and return what it printed."""
+        """Run a shell command, which must succeed, and return its output."""
         done = self.run(command)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout

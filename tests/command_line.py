@@ -1,7 +1,7 @@
-"""The `reput` command as a person at a terminal has it: its two streams and its exit code.
+"""The `reput` command as seen at a terminal: its two output streams and its exit code.
 
-Most tests ask what a verb prints and how it ends. They run it in their own process: starting another interpreter takes
-longer than most verbs. Tests about the process itself - signals, closed streams, what is loaded - start one.
+Most tests check what a verb prints and how it ends. They run it in their own process: starting another interpreter
+takes longer than most verbs. Tests about the process itself - signals, closed streams, loaded modules - start one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left: its exit code and its two streams."""
+    """The result of a command: its exit code and its two streams."""
 
     code: int
     stdout: str
     stderr: str
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the JSON objects of stdout, one a line."""
+        """Return the JSON objects of stdout, one per line."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
     def report(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Ended:
 
 
 def run_reput_process(*arguments: object, stdin: str = "") -> Ended:
-    """Run ``reput`` with *arguments* to its end, in a process of its own."""
+    """Run ``reput`` with *arguments* in its own process until it ends."""
     command = [str(REPUT), *map(str, arguments)]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT)
     assert "Traceback (most recent call last)" not in done.stderr, done.stderr
@@ -51,7 +51,7 @@ def run_reput_process(*arguments: object, stdin: str = "") -> Ended:
 
 
 def run_reput(*arguments: object, stdin: str = "") -> Ended:
-    """Run ``reput`` with *arguments* to its end, in this process; it must leave the process as it was."""
+    """Run ``reput`` with *arguments* in this process; it must leave the process unchanged."""
     before = ProcessState.now()
     with StandardStreams(stdin) as streams:
         code = main([*map(str, arguments)])
@@ -62,7 +62,7 @@ def run_reput(*arguments: object, stdin: str = "") -> Ended:
 
 
 class ProcessState(NamedTuple):
-    """What a process has one of, and a verb might change and leave."""
+    """Process-wide state that a verb might change."""
 
     directory: str
     environment: dict[str, str]
@@ -73,7 +73,7 @@ class ProcessState(NamedTuple):
 
     @classmethod
     def now(cls) -> ProcessState:
-        """Return the state as it is."""
+        """Return the current state."""
         loggers = {"": logging.root, "reput": logging.getLogger("reput")}
         return cls(
             directory=os.getcwd(),
@@ -85,17 +85,17 @@ class ProcessState(NamedTuple):
         )
 
     def changed_since(self, before: ProcessState) -> list[str]:
-        """Return the names of what is not as it was."""
+        """Return the names of changed parts."""
         return [name for name, now, then in zip(self._fields, self, before, strict=True) if now != then]
 
 
 class StandardStreams:
-    """In force as a context: stdin has the given text, and what is written to the other two is kept.
+    """A context in which stdin has the given text, and the output to the other two streams is captured.
 
-    The descriptors themselves are exchanged, because processes that a verb starts inherit them.
+    The descriptors themselves are replaced, because processes started by a verb inherit them.
 
     Attributes:
-        stdout, stderr: what was written, from the end of the context on.
+        stdout, stderr: the captured output, available after the context.
     """
 
     def __init__(self, stdin: str) -> None:

@@ -1,4 +1,4 @@
-"""For all tests: the golden stores, and what to do without Spark."""
+"""For all tests: the golden stores, and skipping tests without Spark."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from golden_sets import (
     write_broker_properties,
 )
 
-# Whoever runs the tests in the background may have had SIGINT ignored, and every command that a test starts would
-# inherit that. The tests press Ctrl-C.
+# A shell may ignore SIGINT in background jobs, and every command started by a test would inherit that. Some tests press
+# Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A slow machine is no failure: no example has a time limit.
+# A slow machine is not a failure: examples have no time limit.
 settings.register_profile("reput", deadline=None)
 settings.load_profile("reput")
 
 
 if sys.dont_write_bytecode:
-    # Else each of the thousands of commands that the tests start compiles reput anew. The source tree stays clean.
+    # Otherwise each of the thousands of started commands compiles reput again. The source tree stays clean.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = (
         f"{tempfile.gettempdir()}/reput-tests-pycache-{os.getuid()}"
@@ -44,12 +44,12 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
 
 MEMORY = Path("/dev/shm")
-# Several times what the tests hold at once; what passed is removed.
+# Several times what the tests need at once; directories of passed tests are removed.
 MEMORY_FREE_MIN = 6 << 30
 
 
 def memory_holds_the_tests() -> bool:
-    """Whether there is a file system in memory that has room for all tests, and lets their programs run."""
+    """Whether a file system in memory has enough space for all tests, and lets their programs run."""
     try:
         status = os.statvfs(MEMORY)
         (available,) = re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
@@ -60,10 +60,10 @@ def memory_holds_the_tests() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have stores of tests lie in memory where it has room, unless a place is named.
+    """Put stores of tests into memory if there is enough, unless a place is given.
 
-    Half of the time went by in waiting for a disk, whose fullness and slowness were the tests' concern, too. What a
-    power cut or a disk does is tried with files that say so, in memory or not.
+    Waiting for a disk took half of the time, and a full or slow disk made tests fail. Power cuts and failing disks are
+    tested with simulated files, wherever these lie.
     """
     if config.option.basetemp is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ and memory_holds_the_tests():
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def memory_directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where there is one, for disks that are simulated and stores that outlive no power cut."""
+    """A directory in memory if possible, for simulated disks and stores that need not survive a power cut."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -99,7 +99,7 @@ def memory_directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def golden_unpacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return where a golden set lies unpacked for the whole session. Tests take `golden` or `golden_read_only`."""
+    """Return where a golden set is unpacked for the whole session. Tests use `golden` or `golden_read_only`."""
     root = tmp_path_factory.mktemp("golden")
     unpacked: dict[str, Path] = {}
 
@@ -126,7 +126,7 @@ def golden(golden_unpacked: Callable[[str], Path], tmp_path: Path) -> Callable[[
 
 @pytest.fixture
 def golden_read_only(golden_unpacked: Callable[[str], Path]) -> Iterator[Callable[[str], Path]]:
-    """Return a golden set that all tests share, as it is; a test that changes a byte of it fails."""
+    """Return a golden set that all tests share; a test that changes a byte of it fails."""
     before: dict[Path, dict[str, str]] = {}
 
     def folder_of(name: str) -> Path:
@@ -142,7 +142,7 @@ def golden_read_only(golden_unpacked: Callable[[str], Path]) -> Iterator[Callabl
 
 @pytest.fixture
 def golden_about(golden_unpacked: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
-    """Return what ``about.json`` says of a set."""
+    """Return the content of a set's ``about.json``."""
     return lambda name: read_about(golden_unpacked(name))
 
 

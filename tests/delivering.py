@@ -1,4 +1,4 @@
-"""For tests of what is delivered later: small stores whose dispatchers run on a thread, and waiting for a service."""
+"""For tests of delayed delivery: small stores whose dispatchers run on a thread, and waiting for a service."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    """Return when *reached* says so; no thread of this program can be asked to notify, so it is asked often."""
+    """Return when *reached* returns True; it is polled often, because no thread of this program can notify."""
     deadline = time.monotonic() + LIMIT_S
     pause = threading.Event()
     while not reached():
@@ -39,12 +39,12 @@ def open_inline(path: Path, **settings: object) -> Store:
 
 
 def all_records(store: Store, begin: int = 0) -> list[Record]:
-    """Return what was put from an offset of the log on, whichever flush mode shows it when."""
+    """Return all records from an offset of the log on, in every flush mode."""
     store.flush()
     return list(store.records(begin))
 
 
 def accept(store: Store, result: PutMessageResult) -> None:
-    """Have an operator decide that a record is lost, as `reput repair --accept` keeps it."""
+    """Record an operator's decision that a record is lost, like `reput repair --accept`."""
     damaged = DamagedRange(result.commit_log_offset, result.next_commit_log_offset, "no record", accepted=True)
     (store.directory / "reput" / "damage").write_bytes(seal(DamageList([damaged])))

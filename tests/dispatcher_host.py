@@ -1,4 +1,4 @@
-"""DispatcherHost: a store whose dispatchers a test runs by itself, batch by batch, restarts and cuts included."""
+"""DispatcherHost: a store whose dispatchers are run by a test, batch by batch, with restarts and cuts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Log:
 
 
 class Context:
-    """What a host gives to the dispatcher *name* that builds a view of *store* below *root*.
+    """The host's context for the dispatcher *name*, which builds a view of *store* below *root*.
 
     Attributes:
         rejected: (commit-log offset, reason) of each dead letter.
@@ -74,7 +74,7 @@ class Context:
         self.rejected.append((request.commit_log_offset, reason))
 
     def alive(self) -> None:
-        """Nobody limits the time."""
+        """There is no time limit."""
 
 
 def log_batch(
@@ -85,7 +85,7 @@ def log_batch(
     needs_properties: bool = False,
     settings: Settings | None = None,
 ) -> DispatchBatch:
-    """Return all requests of a store's log from *begin* on as one batch of several parts; it ends where the data does.
+    """Return all requests of a store's log from *begin* on as one batch of several parts, up to the end of the data.
 
     *until*: only records that begin below.
     """
@@ -108,13 +108,13 @@ def log_batch(
 
 
 def has_record(scan: LogScan, commit_log_offset: int) -> bool:
-    """Tell whether the log has anything at this offset: a record or a blank begins with its size."""
+    """Tell whether the log has data at this offset: a record or a blank begins with its size."""
     segment = scan.segments.find(commit_log_offset)
     return segment is not None and scan.segments.read(commit_log_offset, 4) != bytes(4)
 
 
 def cut_into_batches(batch: DispatchBatch, sizes: Iterator[int]) -> Iterator[DispatchBatch]:
-    """Yield *batch* as several, of as many records each as *sizes* say."""
+    """Split *batch* into batches with the numbers of records in *sizes*."""
     rows, queues, texts = batch.columns()
     text_ends = rows["texts_size"].cumsum()
     at = 0

@@ -1,4 +1,4 @@
-"""Disks that fail: a process killed between two file calls, a power cut that keeps any part of what was not forced."""
+"""Failing disks: a process killed between two file calls, and a power cut that keeps any part of the unforced data."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class CountedFile(WrittenFile):
 
 
 class KilledFiles(Files):
-    """Lets *calls* file calls happen and kills the process in the next.
+    """Lets *calls* file calls happen and kills the process in the next one.
 
     Attributes:
-        killed: it came to that.
+        killed: whether it was killed.
     """
 
     def __init__(self, calls: int) -> None:
@@ -93,7 +93,7 @@ class KilledFiles(Files):
 
 
 class WatchedFile(WrittenFile):
-    """Tells when it is forced."""
+    """Reports when it is forced."""
 
     def __init__(self, path: Path, forced: Callable[[Path], None]) -> None:
         super().__init__(path)
@@ -106,7 +106,7 @@ class WatchedFile(WrittenFile):
 
 
 class WatchedMapping(Mapping):
-    """Tells when it is forced."""
+    """Reports when it is forced."""
 
     def __init__(self, path: Path, size: int, forced: Callable[[Path], None]) -> None:
         super().__init__(path, size)
@@ -122,7 +122,7 @@ class WatchedMapping(Mapping):
 
 
 class PowerCutFiles(Files):
-    """Remembers what is sure to be on disk; `cut` leaves of all else what chance wants."""
+    """Tracks which data is certainly on disk; `cut` keeps a random part of all other data."""
 
     def __init__(self) -> None:
         self.durable: dict[Path, bytes] = {}
@@ -182,7 +182,7 @@ class PowerCutFiles(Files):
 
 
 class FullDisk(Files):
-    """Has room for *room* file calls that need some, until somebody gives it more."""
+    """Has space for *room* allocating file calls, until it gets more."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -204,7 +204,7 @@ class FullDisk(Files):
 
 
 class FullDiskFile(WrittenFile):
-    """A file on a disk that may be full; a part of what does not fit is written."""
+    """A file on a disk that may be full; then a write stores only a part."""
 
     def __init__(self, path: Path, take: Callable[[], None]) -> None:
         super().__init__(path)

@@ -1,6 +1,6 @@
-"""The golden sets: stores that real RocketMQ brokers wrote, with what the brokers say of them.
+"""The golden sets: stores that real RocketMQ brokers wrote, with the brokers' answers.
 
-``golden/data/README.md`` tells how they were made and what their files hold.
+``golden/data/README.md`` describes how they were made and what their files hold.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def copy_writable(source: Path, target: Path) -> Path:
 
 
 def make_read_only(folder: Path) -> None:
-    """Take the right to write from everything in *folder*, which binds whoever is not root."""
+    """Remove write permission from everything in *folder*; root is not affected."""
     for directory, folders, files in os.walk(folder, topdown=False):
         for name in (*files, *folders):
             path = os.path.join(directory, name)
@@ -80,7 +80,7 @@ def make_read_only(folder: Path) -> None:
 
 
 def tree_digest(folder: Path) -> dict[str, str]:
-    """Return path → digest of everything below *folder*; directories and their names count too."""
+    """Return path → digest of everything below *folder*, including directories and their names."""
     digest: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

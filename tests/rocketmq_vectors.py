@@ -1,4 +1,4 @@
-"""RocketMQ's test vectors as parameters of tests; ``vectors/data/README.md`` tells where they are from."""
+"""RocketMQ's test vectors as test parameters; ``vectors/data/README.md`` describes their origin."""
 
 from __future__ import annotations
 

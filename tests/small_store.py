@@ -1,4 +1,4 @@
-"""Stores for tests that write: segments of 4 KiB, a clock that stands still, and files that can be made to fail."""
+"""Stores for tests that write: segments of 4 KiB, a manual clock, and files that can be made to fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 SEGMENT_SIZE = 4096
 START_MS = 1_700_000_000_000
-# What a record has besides body and properties: 91 bytes and the topic.
+# Size of a record without body and properties: 91 bytes plus the topic.
 TOPIC = "orders"
 OVERHEAD = 91 + len(TOPIC)
 
@@ -49,13 +49,13 @@ def small_settings(**settings: object) -> Settings:
 
 
 def small_sidecars(patch: pytest.MonkeyPatch) -> None:
-    """Have files of five addresses of ext units, where a store has 300,000."""
+    """Use sidecar files of five ext-unit addresses instead of 300,000."""
     for module in (consume_queue_ext_builder, consume_queue_ext_addresses):
         patch.setattr(module, "ADDRESS_FILE_SIZE", 5 * 20)
 
 
 class ManualClock(Clock):
-    """A clock that goes only when it is told to, of a machine that is in its start number *boot*."""
+    """A clock that moves only on request; *boot* numbers the machine's starts."""
 
     def __init__(self, ms: int = START_MS) -> None:
         self.ms = ms
@@ -88,7 +88,7 @@ class UnforcedMapping(Mapping):
 
 
 class UnforcedFiles(Files):
-    """Files that never wait for the disk: a test that kills a process, and no machine, does without."""
+    """Files that never wait for the disk: enough for tests that kill a process, but not the machine."""
 
     def map(self, path: Path, size: int) -> Mapping:
         return UnforcedMapping(path, size)
@@ -106,7 +106,7 @@ class UnforcedFiles(Files):
 
 
 class FailingMapping(UnforcedMapping):
-    """A mapping whose disk has the moods of its `FailingFiles`."""
+    """A mapping that fails as its `FailingFiles` say."""
 
     files: FailingFiles
 
@@ -125,10 +125,10 @@ class FailingFiles(UnforcedFiles):
     """Files on a disk that can be full and can refuse to force.
 
     Attributes:
-        reserve_until: bytes from a segment's begin on that can still be reserved.
+        reserve_until: bytes from a segment's begin that can still be reserved.
         force_error: errno of every force; None: they succeed.
-        before_force: called at the begin of every force.
-        create_error: errno of making a segment; None: that succeeds.
+        before_force: called before every force.
+        create_error: errno of creating a segment; None: it succeeds.
     """
 
     def __init__(self) -> None:
@@ -164,14 +164,14 @@ def open_store(
 
 
 def set_clock(writer: MessageStore, clock: Clock) -> None:
-    """Give the writer of an open store another clock: for the times of its records, and for what asks its clock."""
+    """Replace the clock of an open store's writer, for record times and everything else that uses the clock."""
     writer.clock = writer.appender.clock = clock
 
 
 def drop(opened: MessageStore) -> None:
-    """Leave a store as a killed process would: no flush, no snapshot, no lock."""
+    """Abandon a store like a killed process: no flush, no snapshot, no unlock."""
     if opened.durability.commit_service is not None:
-        # Neither its thread nor the flusher's commits what is in the pool.
+        # Neither its thread nor the flusher's may commit what is in the pool.
         opened.commit_log.failed = "dropped"
         opened.durability.commit_service.stop()
     opened.durability.flush_service.stopping = True
@@ -189,7 +189,7 @@ def message_of_size(record_size: int, **fields: object) -> Message:
 
 
 def extents(store: Path, begin: int | None = None, *, unclean: bool = False) -> list[str]:
-    """Return what a walk over the log finds, one line an extent; records that follow each other are one."""
+    """Return the result of a walk over the log, one line per extent; consecutive records form one extent."""
     lines: list[str] = []
     runs: list[tuple[str, int, int, int]] = []
     for extent in LogWalk(Segments(store / "commitlog"), unclean=unclean).walk(begin):
@@ -214,12 +214,12 @@ def records(store: Path, *, unclean: bool = False) -> list[Record]:
 
 
 def log_bytes(store: Path) -> bytes:
-    """Return all bytes of a store's segments, one behind the other."""
+    """Return all bytes of a store's segments, concatenated."""
     return b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
 
 
 def overwrite(store: Path, commit_log_offset: int, data: bytes) -> None:
-    """Write *data* over the log from *commit_log_offset* on, as a disk or another program might."""
+    """Overwrite the log from *commit_log_offset* on, as a disk error or another program might."""
     segments = Segments(store / "commitlog")
     while data:
         segment = segments.find(commit_log_offset)

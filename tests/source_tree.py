@@ -1,4 +1,4 @@
-"""The source tree as syntax: which module imports and calls what. For the tests of the tree."""
+"""The source tree as syntax: each module's imports and calls, for the tests of the tree."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Module:
 
     @property
     def source(self) -> str:
-        """Where it lies, from the root of the repository."""
+        """The path from the root of the repository."""
         return str(self.path.relative_to(ROOT))
 
     def imports(self) -> Iterator[tuple[str, int]]:
-        """Yield each imported name, whole and with its line, also those inside of functions and for types alone."""
+        """Yield each imported full name with its line, including imports in functions and for types only."""
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ class Module:
 
     @cached_property
     def names(self) -> list[tuple[str, int]]:
-        """What the code mentions, with its line: names, attributes as ``a.b.c``, and what is imported, whole."""
+        """The names in the code with their lines: names, attributes as ``a.b.c``, and full imported names."""
         names = [
             (node.id if isinstance(node, ast.Name) else ast.unparse(node), node.lineno)
             for node in ast.walk(self.tree)

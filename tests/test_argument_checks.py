@@ -1,4 +1,4 @@
-"""What a program hands in by mistake is an error that names it, with an advice, and leaves the store as it was."""
+"""Wrong arguments raise an error that names them, with advice, and leave the store unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reput.store.disk.files import Files
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Return a store that nothing is put into."""
+    """Return a store that tests do not put into."""
     with reput.open(tmp_path_factory.mktemp("store") / "store", mode="inline") as store:
         yield store
 
@@ -72,7 +72,7 @@ def store(tmp_path_factory):
     ],
 )
 def test_a_wrong_argument_is_named_with_its_value(store, method, arguments, text):
-    """And what to do stands beside it."""
+    """The advice says what to do."""
     with pytest.raises(ReputError) as caught:
         getattr(store, method)(*arguments)
     assert text in str(caught.value)
@@ -90,7 +90,7 @@ def test_a_wrong_argument_is_named_with_its_value(store, method, arguments, text
     ],
 )
 def test_a_wrong_argument_of_a_task_is_named_with_its_value(store, arguments, text):
-    """As that of a thread."""
+    """Like in blocking methods."""
     with pytest.raises(ConfigError) as caught:
         asyncio.run(store.await_for(*arguments))
     assert text in str(caught.value)
@@ -100,7 +100,7 @@ def test_a_wrong_argument_of_a_task_is_named_with_its_value(store, arguments, te
 
 @pytest.mark.parametrize("take", ["acknowledge", "retry"])
 def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
-    """Nor is what was acknowledged, nor what another consumer was given; the message stays in flight where it is."""
+    """The same holds for acknowledged messages and messages of another consumer; messages in flight stay in flight."""
     with reput.open(tmp_path, mode="inline") as store:
         store.put(reput.Message("orders", b"x"))
         with store.consumer("billing", "orders") as consumer, store.consumer("shipping", "orders") as other:
@@ -130,7 +130,7 @@ def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
     ],
 )
 def test_a_wrong_argument_of_a_transaction_is_named_with_its_value(store, call, text):
-    """And nothing is stored."""
+    """Nothing is stored."""
     with pytest.raises(ReputError) as caught:
         call(store.transactions)
     assert text in str(caught.value)
@@ -164,7 +164,7 @@ def test_a_wrong_argument_of_a_transaction_is_named_with_its_value(store, call, 
     ],
 )
 def test_a_wrong_argument_of_an_operator_is_named_with_its_value(store, call, text):
-    """Whatever he asks, or wants to have changed."""
+    """In queries as well as in changes."""
     with pytest.raises(ReputError) as caught:
         call(store._engine.services.administration)
     assert text in str(caught.value)
@@ -172,7 +172,7 @@ def test_a_wrong_argument_of_an_operator_is_named_with_its_value(store, call, te
 
 @pytest.mark.parametrize("path", [None, 3, b"store", "a\0b", "\ud800"])
 def test_a_path_that_is_none_is_named(tmp_path, path):
-    """Before anything is made."""
+    """Nothing is created."""
     named = re.escape(f"={path!r}")
     with pytest.raises(ReputError, match=f"path{named}"):
         reput.open(path)
@@ -194,13 +194,13 @@ def test_a_path_that_is_none_is_named(tmp_path, path):
 
 
 def test_a_number_of_numpys_is_a_number(store):
-    """Offsets come out of arrays, too."""
+    """Offsets often come from arrays."""
     assert not store.get("orders", np.int64(0), np.int32(0), np.int64(3))
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_file_is_no_store(tmp_path, read_only):
-    """Whatever one wants to do with it."""
+    """Whatever the operation."""
     path = tmp_path / "file"
     path.write_bytes(b"")
     with pytest.raises(NotAStore, match=f"this is not a directory: store={path}") as caught:
@@ -210,7 +210,7 @@ def test_a_file_is_no_store(tmp_path, read_only):
 
 @pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES])
 def test_a_store_that_may_not_be_written_is_read_only(tmp_path, monkeypatch, reason):
-    """The error says which path, and that it can be read."""
+    """The error names the path, and says that the store can be read."""
     with reput.open(tmp_path, mode="inline") as store:
         store.put(reput.Message("orders", b"x"))
 
@@ -231,7 +231,7 @@ def test_a_store_that_may_not_be_written_is_read_only(tmp_path, monkeypatch, rea
 
 
 def test_a_store_that_may_not_be_read_is_said_to_be_so(tmp_path, monkeypatch):
-    """It is no directory without a log."""
+    """The error does not claim that the directory has no log."""
     with reput.open(tmp_path, mode="inline"):
         pass
 
@@ -246,7 +246,7 @@ def test_a_store_that_may_not_be_read_is_said_to_be_so(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["dispatchers", "config", "hooks"])
 def test_an_argument_of_an_opening_that_is_none_is_named(tmp_path, name):
-    """Before anything is made."""
+    """Nothing is created."""
     with pytest.raises(ReputError, match=f"{name}=5"):
         reput.open(tmp_path / "store", mode="inline", **{name: 5})
     assert not (tmp_path / "store").exists()

@@ -1,4 +1,4 @@
-"""The documentation: its code runs, its links lead somewhere, and its tables are those of the code."""
+"""The documentation: its code runs, its links work, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from reput.settings.spelling import ROCKETMQ_SPELLING
 from source_tree import ROOT, modules
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
-# Their commands and their code are the files of projects, and have tests of their own.
+# Its commands and code form files of projects, which have their own tests.
 AUTHORS_PAGE = ROOT / "docs" / "dispatchers.md"
 PROJECT_PAGES = (AUTHORS_PAGE, ROOT / "docs" / "web-servers.md")
-# Marks a setting that is checked and kept, while nothing depends on it.
+# Marks a setting that is checked and stored, but not used yet.
 NOT_USED_YET = "○"
 
 
@@ -45,7 +45,7 @@ def first_cells(page: Path) -> set[str]:
 
 
 def with_blocks(language: str) -> list[object]:
-    """Return every page that has code of *language*, as parameters; one about Spark needs it."""
+    """Return every page with code of *language*, as parameters; pages about Spark need Spark."""
     return [
         pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] if page.stem == "spark" else [])
         for page in PAGES
@@ -55,7 +55,7 @@ def with_blocks(language: str) -> list[object]:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_links_lead_somewhere(page):
-    """Every file that a page points to is there."""
+    """Every linked file exists."""
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
@@ -63,13 +63,13 @@ def test_links_lead_somewhere(page):
 @pytest.mark.processes
 @pytest.mark.parametrize("page", with_blocks("python"))
 def test_python_on_a_page_runs(page, tmp_path):
-    """As it stands, from top to bottom, in an empty folder."""
+    """Unchanged, from top to bottom, in an empty folder."""
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), "utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
-        # A JVM that ends after a few jobs starts sooner and computes less with its simplest compiler and collector.
+        # A JVM for a few short jobs starts sooner with its simplest compiler and collector.
         env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
         capture_output=True,
         text=True,
@@ -81,7 +81,7 @@ def test_python_on_a_page_runs(page, tmp_path):
 @pytest.mark.processes
 @pytest.mark.parametrize("page", with_blocks("sh"))
 def test_commands_on_a_page_run(page, tmp_path):
-    """Every line that begins with `reput`, as it stands, one after the other, in an empty folder."""
+    """Every line that begins with `reput`, unchanged and in order, in an empty folder."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for line in "".join(blocks(page, "sh")).splitlines():
         if line.startswith("reput "):
@@ -94,7 +94,7 @@ def test_commands_on_a_page_run(page, tmp_path):
 @pytest.mark.slow
 @pytest.mark.processes
 def test_the_page_about_dispatchers_leads_to_one_that_works(tmp_path):
-    """Every command of it, one after the other, and every file that it says to write; nothing else is done."""
+    """Running every command and writing every file of the page is enough."""
     script = ["set -euo pipefail"]
     written = re.compile(
         r"Put this into `([^`]+)`:\n\n```python\n(.*?)^```$|^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -119,7 +119,7 @@ def test_configuration_on_a_page_is_accepted(page, tmp_path):
 
 
 def test_the_readme_runs_the_tests_as_ci_does():
-    """The test command of the README is the one that decides over a change."""
+    """The README's test command is the one that CI uses."""
     (command,) = [block.strip() for block in blocks(ROOT / "README.md", "sh") if "tox" in block]
     assert command in (ROOT / ".ci" / "run").read_text("utf-8")
 
@@ -134,7 +134,7 @@ def shown_default(value: object) -> str:
 
 
 def test_every_setting_is_documented():
-    """With RocketMQ's spelling and the default that holds."""
+    """With RocketMQ's spelling and the default."""
     documented = {
         row[0].strip(f"` {NOT_USED_YET}"): (row[1].strip("`"), row[2])
         for row in table_rows(ROOT / "docs" / "settings.md")
@@ -148,7 +148,7 @@ def test_every_setting_is_documented():
 
 
 def test_a_setting_is_said_to_do_something_if_it_does():
-    """A mark says that nothing depends on a setting yet; whoever makes something depend on it takes the mark away."""
+    """The mark means that a setting is not used yet; it must be removed once the setting is used."""
     code = " ".join(
         module.path.read_text("utf-8")
         for module in modules()
@@ -164,7 +164,7 @@ def test_a_setting_is_said_to_do_something_if_it_does():
 
 
 def test_every_error_is_documented():
-    """With its place in the tree and its docstring."""
+    """With its parent class and its docstring."""
     documented = {row[0].strip("`"): row[1:] for row in table_rows(ROOT / "docs" / "operators.md") if len(row) == 3}
     for name, error in vars(errors).items():
         if inspect.isclass(error) and error.__module__ == errors.__name__:
@@ -173,7 +173,7 @@ def test_every_error_is_documented():
 
 
 def test_every_state_is_documented():
-    """For those who run it, and in the picture for those who change it."""
+    """In the guide for operators and in the picture for developers."""
     assert {state.name for state in State} <= first_cells(ROOT / "docs" / "operators.md")
     picture = (ROOT / "core" / "README.md").read_text("utf-8")
     assert [state.name for state in State if state.name not in picture] == []
@@ -181,14 +181,14 @@ def test_every_state_is_documented():
 
 @pytest.mark.spark
 def test_every_option_of_a_spark_read_is_documented():
-    """So that nobody has to read the source of the source."""
+    """Users need not read the source code."""
     from pyspark_reput.read_options import OPTION_NAMES
 
     assert set(OPTION_NAMES) <= first_cells(ROOT / "docs" / "spark.md")
 
 
 def public_methods(interface: type) -> set[str]:
-    """Return the names that *interface* itself defines, its attributes included."""
+    """Return the names that *interface* itself defines, including attributes."""
     names = {*vars(interface), *inspect.get_annotations(interface)}
     return {name for name in names if not name.startswith("_")}
 
@@ -199,7 +199,7 @@ def public_methods(interface: type) -> set[str]:
     ids=lambda interface: interface.__name__,
 )
 def test_every_word_of_the_interface_is_documented(interface):
-    """Whoever writes a dispatcher finds each method, attribute and declaration on one page."""
+    """Authors of dispatchers find each method, attribute and declaration on one page."""
     names = {re.match(r"\w+", name)[0] for name in first_cells(ROOT / "docs" / "dispatchers.md")}
     assert public_methods(interface) <= names
 
@@ -212,12 +212,12 @@ def test_every_hook_is_documented():
 
 
 def test_every_clause_of_the_contract_is_documented():
-    """With the promise that it tries."""
+    """With the promise that it tests."""
     documented = {row[0].strip("`"): row[1] for row in table_rows(AUTHORS_PAGE) if len(row) == 2}
     assert promises().items() <= documented.items()
 
 
 def test_the_example_dispatcher_is_the_one_that_is_tested():
-    """What the page shows is what the stranger's project runs."""
+    """The code on the page is the code in the example project."""
     source = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
     assert source.read_text("utf-8") in blocks(ROOT / "docs" / "dispatchers.md", "python")

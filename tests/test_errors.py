@@ -1,4 +1,4 @@
-"""Errors: what a program sees of them in a traceback, and in another process."""
+"""Errors as seen in a traceback, and in another process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ALL = [getattr(errors, name) for name in errors.__all__]
 
 
 def make(kind: type[errors.ReputError]) -> errors.ReputError:
-    """Return an error of a kind, with an advice of its own."""
+    """Return an error of a kind, with its own advice."""
     numbers = (7,) if issubclass(kind, errors.RequestRefused) else ()
     return kind(*numbers, "it is wrong: name=value", "Mend it.")
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_traceback_says_what_to_do(kind):
-    """The advice stands below the sentence, once."""
+    """The advice is printed once, below the message."""
     text = "".join(traceback.format_exception(make(kind)))
     assert text.endswith("it is wrong: name=value\nMend it.\n")
     assert text.count("Mend it.") == 1

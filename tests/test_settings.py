@@ -1,4 +1,4 @@
-"""Settings: where they come from, which of them holds, and what is refused."""
+"""Settings: their sources, their precedence, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
 
 
 def test_without_any_source_rocketmq_s_defaults_hold():
-    """Nobody has to configure anything, and nothing counts as asked for."""
+    """No configuration is required, and no setting counts as explicit."""
     loaded = load_settings()
     assert loaded.settings == Settings()
     assert loaded.unused == ()
@@ -55,20 +55,20 @@ def test_without_any_source_rocketmq_s_defaults_hold():
         ("mapperFileSizeBatchConsumeQueue", "mapper_file_size_batch_consume_queue"),
         ("dLegerGroup", "d_leger_group"),
         ("useABSLock", "use_abs_lock"),
-        # Of RocketMQ 5.5.
+        # From RocketMQ 5.5.
         ("commitLogRecoverMaxNum", "commit_log_recover_max_num"),
         ("minLiteTTl", "min_lite_t_tl"),
     ],
 )
 def test_names_have_two_spellings(rocketmq: str, field: str):
-    """RocketMQ's spelling, mistakes included, or the same in snake case."""
+    """RocketMQ's spelling, including mistakes, or the same in snake case."""
     assert rocketmq in ROCKETMQ_NAMES
     assert snake_case(rocketmq) == field
 
 
 @pytest.mark.parametrize("name", ["maxMessageSize", "max_message_size"])
 def test_every_source_takes_either_spelling(name: str, write: Callable[[str, str], Path]):
-    """A name means the same wherever it stands."""
+    """A name means the same in every source."""
     assert load_settings(write("a.toml", f"{name} = 100")).settings.max_message_size == 100
     assert load_settings(write("a.properties", f"{name}=100")).settings.max_message_size == 100
     assert load_settings(assignments=[f"{name}=100"]).settings.max_message_size == 100
@@ -76,14 +76,14 @@ def test_every_source_takes_either_spelling(name: str, write: Callable[[str, str
 
 
 def test_names_of_rocketmq_keep_their_defaults():
-    """Every field up to reput's own is a name that a broker knows."""
+    """Every field above reput's own is a name that a broker knows."""
     fields = list(Settings.__struct_fields__)
     rocketmq = fields[: fields.index("store_host")]
     assert {snake_case(name) for name in ROCKETMQ_NAMES} >= set(rocketmq)
 
 
 def test_set_holds_over_config_over_record_over_default(write: Callable[[str, str], Path]):
-    """The nearer to the person who types, the stronger."""
+    """Sources closer to the user override others."""
     config = write("reput.toml", "max_index_num = 300\nmax_hash_slot_num = 30\n")
     recorded = {"max_index_num": 200, "max_hash_slot_num": 20, "message_delay_level": "1s 1h"}
     loaded = load_settings(config, ["maxIndexNum=400"], recorded, changes=["max_index_num", "max_hash_slot_num"])
@@ -95,7 +95,7 @@ def test_set_holds_over_config_over_record_over_default(write: Callable[[str, st
 
 
 def test_another_value_than_the_recorded_one_is_refused(write: Callable[[str, str], Path]):
-    """A store's bytes keep their meaning, whatever a configuration says of others."""
+    """The meaning of a store's bytes stays the same, regardless of the configuration."""
     recorded = {"message_delay_level": "1s 1h", "enable_lmq": True}
     config = write("reput.toml", "messageDelayLevel = '1s  1h'\n")
     assert load_settings(config, recorded=recorded).settings.enable_lmq
@@ -113,7 +113,7 @@ def test_the_last_of_two_assignments_holds():
 
 @pytest.mark.parametrize("name", [*CLEAN_SETS, *PART_SETS])
 def test_the_broker_s_own_file_loads(name: str, broker_properties, golden_about):
-    """What configured the broker that wrote a golden store configures reput."""
+    """The configuration of the broker that wrote a golden store also configures reput."""
     loaded = load_settings(broker_properties(name))
     told = golden_about(name)["brokerSettings"]
     assert loaded.settings.mapped_file_size_commit_log == told["mappedFileSizeCommitLog"]
@@ -127,7 +127,7 @@ def test_the_broker_s_own_file_loads(name: str, broker_properties, golden_about)
 
 
 def test_names_that_only_rocketmq_uses_are_listed(write: Callable[[str, str], Path]):
-    """Paths in a broker's file give way to the store that was named; nobody is left to guess what was passed over."""
+    """Paths in a broker's file are replaced by the given store; ignored settings are listed."""
     config = write(
         "broker.conf", "storePathRootDir=/data\nhaListenPort=1\nmaxMessageSize=77\ntimer_wheel_enable=true\n"
     )
@@ -148,14 +148,14 @@ def test_names_that_only_rocketmq_uses_are_listed(write: Callable[[str, str], Pa
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str, write: Callable[[str, str], Path]):
-    """A misspelt setting is never passed over."""
+    """A misspelt setting is never ignored."""
     with pytest.raises(ConfigError, match=f"unknown setting: name={name} source=.*a.properties:2") as caught:
         load_settings(write("a.properties", f"# one\n{name}=1\n"))
     assert caught.value.advice == f"Did you mean {nearest}?"
 
 
 def test_an_unknown_name_without_a_like_is_refused():
-    """There is not always a nearest."""
+    """If no name is similar, none is suggested."""
     with pytest.raises(ConfigError, match="unknown setting: name=xyzzy") as caught:
         load_settings(xyzzy=1)
     assert "Neither reput nor RocketMQ" in caught.value.advice
@@ -194,7 +194,7 @@ def test_an_unknown_name_without_a_like_is_refused():
     ],
 )
 def test_a_wrong_value_is_refused_by_name(assignment: str, sentence: str):
-    """The sentence names the setting, what it takes, and what it got."""
+    """The error names the setting, the accepted values, and the given value."""
     with pytest.raises(ConfigError) as caught:
         load_settings(assignments=[assignment])
     assert sentence in str(caught.value)
@@ -213,20 +213,20 @@ def test_a_wrong_value_is_refused_by_name(assignment: str, sentence: str):
     ],
 )
 def test_what_has_a_type_is_not_converted(name: str, value: object):
-    """A text where Python or TOML could have said a number is a mistake."""
+    """A text where Python or TOML has a number type is a mistake."""
     with pytest.raises(ConfigError, match=f"{name} takes .* source=keyword argument"):
         load_settings(**{name: value})
 
 
 def test_one_setting_in_two_spellings_is_refused(write: Callable[[str, str], Path]):
-    """Nobody could tell which of them was meant."""
+    """It would be ambiguous."""
     config = write("a.toml", "maxMessageSize = 1\nmax_message_size = 2\n")
     with pytest.raises(ConfigError, match="in two spellings: maxMessageSize max_message_size"):
         load_settings(config)
 
 
 def test_dispatchers_may_be_a_list(write: Callable[[str, str], Path]):
-    """Without options a list says everything; the switches of RocketMQ follow it."""
+    """A list is enough without options; RocketMQ's switches follow it."""
     loaded = load_settings(write("a.toml", 'dispatchers = ["consume_queue"]'))
     assert loaded.settings.dispatchers == ("consume_queue",)
     assert loaded.settings.message_index_enable is False
@@ -264,7 +264,7 @@ def test_dispatchers_have_options_in_tables(write: Callable[[str, str], Path]):
 
 
 def test_a_properties_file_says_the_same_with_dots(write: Callable[[str, str], Path]):
-    """A broker's file can hold reput's settings too."""
+    """A broker's file can also hold reput's settings."""
     config = write(
         "a.conf", "dispatchers = consume_queue, lake\ndispatchers.lake.target = /lake\nspark.master: local\n"
     )
@@ -275,7 +275,7 @@ def test_a_properties_file_says_the_same_with_dots(write: Callable[[str, str], P
 
 
 def test_a_section_names_the_plugin_that_it_is_made_by(write: Callable[[str, str], Path]):
-    """Which is no option of that plugin; `--set` and Python say the same."""
+    """That is not an option of the plugin; `--set` and Python work the same way."""
     config = write("a.toml", '[dispatchers.orders_hook]\nplugin = "http_sink"\nurl = "/orders"\n')
     settings = load_settings(config, ["dispatchers.x.plugin=http_sink"], **{"dispatchers.y.plugin": "words"}).settings
     assert settings.dispatcher_plugins == {"orders_hook": "http_sink", "x": "http_sink", "y": "words"}
@@ -292,7 +292,7 @@ def test_python_gives_the_same_tables():
 
 
 def test_message_index_enable_is_a_dispatcher_s_switch(write: Callable[[str, str], Path]):
-    """What a broker's file switches off is not built; a later source decides over an earlier one."""
+    """A view that a broker's file switches off is not built; a later source overrides an earlier one."""
     config = write("a.properties", "messageIndexEnable=false")
     assert load_settings(config).settings.dispatchers == ("consume_queue",)
     assert load_settings(config, ["message_index_enable=true"]).settings.dispatchers == ("consume_queue", "index")
@@ -302,7 +302,7 @@ def test_message_index_enable_is_a_dispatcher_s_switch(write: Callable[[str, str
 
 
 def test_hosts_follow_the_broker_s_address():
-    """Records carry where the broker listens, unless a host is given for them."""
+    """Records carry the broker's listen address, unless a host is given."""
     settings = load_settings(broker_ip1="::1", listen_port=5).settings
     assert settings.store_host == "[::1]:5"
     assert settings.born_host == "[::1]:5"
@@ -312,20 +312,20 @@ def test_hosts_follow_the_broker_s_address():
 
 
 def test_the_queue_file_size_is_rounded_up_to_whole_units():
-    """As RocketMQ does."""
+    """Like in RocketMQ."""
     assert load_settings(mapped_file_size_consume_queue=6001).settings.mapped_file_size_consume_queue == 6020
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "."])
 def test_a_configuration_that_cannot_be_read_is_named(name: str, tmp_path: Path):
-    """The path and the reason stand in the sentence."""
+    """The error has the path and the reason."""
     with pytest.raises(ConfigError, match=r"the configuration cannot be read: config=.* reason="):
         load_settings(tmp_path / name)
 
 
 @pytest.mark.parametrize("data", [b"a = ", b"\xff = 1", b"a.b = 1\na.b = 2"])
 def test_toml_that_is_none_is_named(data: bytes, tmp_path: Path):
-    """With its path, and where it goes wrong."""
+    """With its path and the position of the mistake."""
     path = tmp_path / "a.toml"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=r"the configuration is not TOML: config=.*a\.toml reason="):
@@ -361,24 +361,24 @@ def test_the_syntax_of_a_properties_file_is_java_s(text: str, expected: list[tup
 
 
 def test_a_broken_escape_is_refused(write: Callable[[str, str], Path]):
-    """Java refuses it, too; the line is named."""
+    """Java also refuses it; the error has the line."""
     with pytest.raises(ConfigError, match=r"four hex digits: .* line=2 config=.*a\.conf"):
         load_settings(write("a.conf", "a=1\nb=\\u12g4\n"))
 
 
 def test_the_names_of_fields_are_unambiguous():
-    """No field can be reached by another's name."""
+    """No two fields have the same name."""
     assert len(set(FIELDS)) == len(FIELDS)
 
 
 def test_a_configuration_without_end_is_refused():
-    """A device is read no further than any configuration could be."""
+    """Reading a device stops at the largest possible size of a configuration."""
     with pytest.raises(ConfigError, match="config=/dev/zero"):
         load_settings(Path("/dev/zero"))
 
 
 def test_every_setting_is_a_keyword_of_open_for_editors():
-    """With its type; the list of dispatchers is an argument of its own, and what has dots is given one by one."""
+    """With its type; the list of dispatchers is a separate argument, and options with dots are given one by one."""
     keywords = get_type_hints(SettingKeywords)
     assert keywords.pop("spark") == Mapping[str, str]
     settings = get_type_hints(Settings)
@@ -388,7 +388,7 @@ def test_every_setting_is_a_keyword_of_open_for_editors():
 
 
 def test_a_settings_object_gives_the_fields_that_differ_from_their_defaults():
-    """A configuration holds for the others. What is named with dots is kept, too."""
+    """Other fields come from the configuration. Settings with dots are kept, too."""
     given = Settings(
         flush_disk_type="SYNC_FLUSH",
         dispatchers=("consume_queue", "sink"),

@@ -1,4 +1,4 @@
-"""The fixtures that a program's own tests get with reput."""
+"""The fixtures that reput provides for a program's own tests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_it(reput_store):
 
 
 def test_a_test_gets_an_empty_store_that_runs(reput_store):
-    """As the module's own example does."""
+    """Like the module's own example."""
     stored = reput_store.put(reput.Message("orders", b"one"))
     reput_store.wait_for("consume_queue", stored.next_commit_log_offset, timeout=60)
     assert [record.body for record in reput_store.get("orders", 0, 0).records] == [b"one"]
 
 
 def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
-    """In a project of somebody else's, which did nothing to have the fixture."""
+    """In a third-party project, without any set-up for the fixture."""
     (tmp_path / "test_program.py").write_text(PROGRAM)
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"],
@@ -50,7 +50,7 @@ def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
 
 
 def test_a_test_that_does_not_ask_pays_nothing():
-    """The plugin is loaded in every run of pytest on the machine; it loads neither the store nor anything of it."""
+    """The plugin is loaded in every run of pytest on the machine; it loads no other module of reput."""
     said = subprocess.run(
         [sys.executable, "-c", "import sys, reput.testing; print('reput.embedded.store' in sys.modules)"],
         capture_output=True,

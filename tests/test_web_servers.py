@@ -1,4 +1,4 @@
-"""The recipes of docs/web-servers.md, with the real servers: each file of the page as it stands there."""
+"""The recipes of docs/web-servers.md, run with the real servers and the page's files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path) -> Path:
 
 
 class Program:
-    """A program of the page that runs in *folder*, and what it prints."""
+    """A program of the page that runs in *folder*, and its output."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.log = folder / "log"
@@ -62,7 +62,7 @@ class Program:
 
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[Program]:
-    """Run a program, and kill what is left of it afterwards."""
+    """Run a program, and kill its remaining processes afterwards."""
     program = Program(folder, *arguments)
     try:
         yield program
@@ -110,7 +110,7 @@ def test_a_server_stores_what_is_posted_and_closes_its_store(folder, command, mo
 
 
 def test_a_new_server_waits_until_the_old_one_has_closed_the_store(folder, monkeypatch):
-    """As in a deployment that starts the new process first."""
+    """Like in a deployment that starts the new process first."""
     monkeypatch.chdir(folder)
     command = ("uvicorn", "shop:app", "--uds")
     with running(folder, *command, "old.sock") as old:
@@ -125,7 +125,7 @@ def test_a_new_server_waits_until_the_old_one_has_closed_the_store(folder, monke
 
 
 def test_a_second_worker_is_told_who_has_the_store(folder, monkeypatch):
-    """And what to do about it, in gunicorn's own log."""
+    """With advice, in gunicorn's own log."""
     monkeypatch.chdir(folder)
     configuration = folder / "gunicorn.conf.py"
     text = configuration.read_text("utf-8").replace("workers = 1", "workers = 2")
@@ -150,7 +150,7 @@ def test_with_preload_each_request_says_that_the_master_holds_the_store(folder, 
 
 
 def test_a_pool_works_behind_one_consumer(folder):
-    """Each message is done once; SIGTERM lets the pool finish, and what is done is acknowledged."""
+    """Each message is handled once; SIGTERM lets the pool finish, and handled messages are acknowledged."""
     with reput.open(folder / "store") as store:
         store.put_batch([reput.Message("images", b"%d" % number) for number in range(20)])
     with running(folder, "thumbnails") as program:

@@ -25,7 +25,7 @@ QUICK_DELAYS = "1s " * 18
 
 @pytest.fixture
 def store(tmp_path):
-    """A store whose dispatchers run on a thread of the test, and whose delays are as short as they can be."""
+    """A store whose dispatchers run on a thread of the test, with the shortest possible delays."""
     with reput.open(
         tmp_path / "store", mode="inline", dispatchers=["consume_queue"], message_delay_level=QUICK_DELAYS
     ) as opened:
@@ -33,7 +33,7 @@ def store(tmp_path):
 
 
 def as_coroutine(function):
-    """Return a coroutine function that does the same."""
+    """Return a coroutine function with the same effect."""
 
     @functools.wraps(function)
     async def handle(record):
@@ -45,7 +45,7 @@ def as_coroutine(function):
 
 @pytest.fixture(params=[lambda function: function, as_coroutine], ids=["function", "coroutine"])
 def kind(request):
-    """Make a handler of a function: the function itself, or a coroutine function."""
+    """Return a function that makes a handler: the function itself, or a coroutine function."""
     return request.param
 
 
@@ -55,7 +55,7 @@ def put(store, count, topic="orders", **fields):
 
 
 class Background:
-    """A worker that runs in a thread, and what it returned or raised."""
+    """A worker that runs in a thread, and its result or exception."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -85,7 +85,7 @@ class Background:
 
 
 def test_a_handler_gets_every_message_and_what_it_handled_is_acknowledged(store, kind):
-    """Once; another consumer of the group finds nothing left."""
+    """Exactly once; another consumer of the group gets no message."""
     put(store, 200)
     seen = []
     with Background(store.worker(kind(lambda record: seen.append(record.body)), "orders", group="billing")) as running:
@@ -97,7 +97,7 @@ def test_a_handler_gets_every_message_and_what_it_handled_is_acknowledged(store,
 
 
 def test_as_many_messages_are_handled_at_a_time_as_the_concurrency_says(store, kind):
-    """Never more, and that many if there are so many."""
+    """Never more, and exactly that many if enough messages wait."""
     put(store, 12)
     together = threading.Barrier(4)
     now, most, lock = 0, 0, threading.Lock()
@@ -132,7 +132,7 @@ def test_as_many_messages_are_handled_at_a_time_as_the_concurrency_says(store, k
 
 
 def test_what_fails_comes_again_while_others_go_on(store, kind):
-    """With its count of retries raised, from the topic that it was sent to."""
+    """With its retry count increased, from its original topic."""
     put(store, 3)
     seen = []
 
@@ -150,7 +150,7 @@ def test_what_fails_comes_again_while_others_go_on(store, kind):
 
 @pytest.mark.parametrize("order", ["any", "queue"])
 def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
-    """After *max_reconsume_times* retries; the messages behind it are handled."""
+    """After *max_reconsume_times* retries; later messages are handled."""
     put(store, 2)
     runs = Counter()
 
@@ -170,7 +170,7 @@ def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
 
 
 def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
-    """It is tried in its place until it is done; queues have no order among each other."""
+    """It is retried in its place until it succeeds; queues have no order among each other."""
     store.administration.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3)
     )
@@ -195,7 +195,7 @@ def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
 
 
 def test_in_order_no_two_messages_of_a_queue_are_handled_at_the_same_time(store, kind):
-    """Whatever the concurrency."""
+    """Regardless of the concurrency."""
     put(store, 50, queue_id=0)
     busy = threading.Lock()
     seen = []
@@ -211,7 +211,7 @@ def test_in_order_no_two_messages_of_a_queue_are_handled_at_the_same_time(store,
 
 
 def test_a_coroutine_past_its_limit_is_cancelled_and_its_message_comes_again(store):
-    """The limit is for one run."""
+    """The limit applies to one run."""
     put(store, 1)
     cancelled = []
 
@@ -230,7 +230,7 @@ def test_a_coroutine_past_its_limit_is_cancelled_and_its_message_comes_again(sto
 
 
 def test_the_message_of_a_function_past_its_limit_comes_again(store):
-    """Its thread goes on, and is taken for other messages when it returns."""
+    """Its thread continues, and is used for other messages once it returns."""
     put(store, 1)
     goes_on = threading.Event()
 
@@ -245,7 +245,7 @@ def test_the_message_of_a_function_past_its_limit_comes_again(store):
 
 
 def test_a_worker_that_is_stopped_lets_its_handlers_end(store, kind):
-    """What was received and not begun is given again."""
+    """Messages that were received but not begun are delivered again."""
     put(store, 5)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -263,7 +263,7 @@ def test_a_worker_that_is_stopped_lets_its_handlers_end(store, kind):
 
 
 def test_a_handler_that_does_not_end_is_left_after_the_drain_time(store, kind):
-    """Its message is given again."""
+    """Its message is delivered again."""
     put(store, 1)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -285,7 +285,7 @@ def test_a_handler_that_does_not_end_is_left_after_the_drain_time(store, kind):
 
 
 def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):
-    """And it runs once only."""
+    """And it can run only once."""
     worker = store.worker(print, "orders", group="billing")
     worker.stop()
     assert worker.run().received == 0
@@ -294,7 +294,7 @@ def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):
 
 
 def test_a_worker_ends_when_one_of_its_threads_dies(store, monkeypatch):
-    """Its run raises an error that names the thread, and the message is given again."""
+    """Its run raises an error that names the thread, and the message is delivered again."""
 
     def die(threads):
         raise RuntimeError("planted")
@@ -320,7 +320,7 @@ def test_a_worker_whose_store_is_closed_says_so(store):
 
 
 def test_tasks_run_a_worker_too(store):
-    """Other tasks go on meanwhile; a cancelled worker leaves its group."""
+    """Other tasks continue meanwhile; a cancelled worker leaves its group."""
     put(store, 3)
 
     async def main():
@@ -360,13 +360,13 @@ def test_tasks_run_a_worker_too(store):
     ],
 )
 def test_a_wrong_option_is_named(store, options, text):
-    """Before anything runs."""
+    """Before it starts to run."""
     with pytest.raises(ConfigError, match=text):
         store.worker(options.pop("handler", print), "orders", group="billing", **options)
 
 
 def test_what_a_consumer_refuses_a_worker_raises(store):
-    """As the illegal name of a group."""
+    """For example the illegal name of a group."""
     with pytest.raises(RequestRefused, match="group has an illegal character"):
         store.run(print, "orders", group="a b")
 
@@ -408,7 +408,7 @@ print("closed", flush=True)
 @pytest.mark.parametrize("order", ["any", "queue"])
 @pytest.mark.parametrize("kind_name", ["function", "coroutine"])
 def test_a_worker_that_gets_sigterm_loses_nothing_and_does_nothing_twice(tmp_path, kind_name, order):
-    """It ends what it has begun and acknowledges that; the next run handles all the rest, and each message once."""
+    """It finishes and acknowledges started messages; the next run handles the rest, and no message is handled twice."""
     path = tmp_path / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"]) as store:
         store.administration.topics.create_or_update(

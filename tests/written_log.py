@@ -1,6 +1,6 @@
 """WrittenLog: a commit log for tests, written record by record into segments as small as the test likes.
 
-And the row that a record must become, from RocketMQ's own listing or from the plain decoder.
+It also converts RocketMQ's own listing, or a record of the plain decoder, to the row of a table.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 class WrittenLog:
-    """The log of *store*, which `save` writes as a clean shutdown leaves it.
+    """The log of *store*; `save` writes it as after a clean shutdown.
 
     Attributes:
         offsets: of the records appended so far.
-        end: where the next record goes, unless it does not fit its segment.
+        end: position of the next record, unless it does not fit its segment.
     """
 
     def __init__(self, store: Path, segment_size: int = 4096, begin: int = 0) -> None:
@@ -44,7 +44,7 @@ class WrittenLog:
         return self.begin + len(self.data)
 
     def append(self, body: bytes = b"body", **fields: Any) -> int:
-        """Append a record; *fields* as of `encode_record`, with defaults for all. Returns its commit-log offset."""
+        """Append a record; *fields* as in `encode_record`, all with defaults. Returns its commit-log offset."""
         topic, queue_id = fields.setdefault("topic", b"orders"), fields.setdefault("queue_id", 0)
         number = len(self.offsets)
         fields.setdefault("queue_offset", self.queue_offsets.get((topic, queue_id), 0))
@@ -91,7 +91,7 @@ def inner_batch_body(first: int, count: int) -> bytes:
 
 
 def row_of_line(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the row, bodies as stored, of one line of a golden listing. Empty properties are not in listings."""
+    """Return the row, bodies as stored, for one line of a golden listing. Listings omit empty properties."""
     return {
         "topic": line["topic"],
         "queueId": line["queueId"],
@@ -118,7 +118,7 @@ def row_of_line(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of_record(record: Record) -> dict[str, Any]:
-    """Return the row, body as stored, of what the plain decoder made of a record; its properties as a dict."""
+    """Return the row, body as stored, for a record of the plain decoder; its properties as a dict."""
     properties = filled_properties(record.properties)
     return {
         "topic": record.topic,
@@ -146,7 +146,7 @@ def row_of_record(record: Record) -> dict[str, Any]:
 
 
 def microseconds(time_ms: int) -> int | None:
-    """Return a time as the table has it."""
+    """Return a time as in the table."""
     return time_ms * 1000 if abs(time_ms) <= TIMESTAMP_MS_MAX else None
 
 

@@ -46,7 +46,7 @@ def test_the_version_is_the_distribution_s(capsys):
             "See reput plugin list --help.",
         ),
         (["get", "store", "orders"], "an argument is missing: argument=QUEUE_ID", "See reput get --help."),
-        (["get", "store", "orders", "x", "0"], "on: QUEUE_ID=x", "See reput get --help."),
+        (["get", "store", "orders", "x", "0"], "of at least 0: QUEUE_ID=x", "See reput get --help."),
         (["get", "store", "orders", "0", "0", "0"], "arguments=0", "See reput get --help."),
         (
             ["get", "store", "orders", "0", "-12"],
@@ -54,11 +54,11 @@ def test_the_version_is_the_distribution_s(capsys):
             "See reput get --help.",
         ),
         (["check", ""], "STORE is empty", "See reput check --help."),
-        (["repair", "store"], "not both: --cut-at=None --accept=None", "See reput repair --help."),
-        (["repair", "store", "--cut-at", "x"], "from 0 on: --cut-at=x", "See reput repair --help."),
+        (["repair", "store"], "exactly one of the two: --cut-at=None --accept=None", "See reput repair --help."),
+        (["repair", "store", "--cut-at", "x"], "of at least 0: --cut-at=x", "See reput repair --help."),
         (["repair", "store", "--accept", "5"], "two commit-log offsets: --accept=5", "See reput repair --help."),
         (["consume", "store", "t", "--tags", "a", "--sql", "b"], "--tags=a --sql=b", "See reput consume --help."),
-        (["rebuild", "store", "--engine", "spark"], "--target names: --engine=spark", "See reput rebuild --help."),
+        (["rebuild", "store", "--engine", "spark"], "given by --target: --engine=spark", "See reput rebuild --help."),
         (["plugin"], "a command is missing: group=plugin", "See reput plugin --help."),
     ],
 )

@@ -1,4 +1,4 @@
-"""Coroutine twins of a store's methods: what they return, that other tasks go on, and what a cancelled task leaves."""
+"""Coroutine twins of a store's methods: their results, and the effect of cancelling a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from delivering import wait_until
 from reput.embedded.opened_store import OpenedStore
 
 LIMIT_S = 60.0
-# What may wait, by the names of its blocking calls.
+# Blocking calls with a twin, by name.
 TWINS = {
     OpenedStore: ("close", "get", "query", "records", "status", "topics", "queue_range"),
     reput.Store: (
@@ -34,7 +34,7 @@ TWINS = {
 
 @pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in TWINS.items() for name in names])
 def test_a_twin_takes_the_same_arguments(owner, name):
-    """Names and defaults are one by one the same; only the prefix tells them apart."""
+    """Names and defaults are the same; only the prefix differs."""
     twin = "await_" + name.removeprefix("wait_") if name.startswith("wait_") else "a" + name
     assert (
         inspect.signature(getattr(owner, twin)).parameters.keys()
@@ -58,7 +58,7 @@ def test_every_coroutine_of_a_store_has_a_blocking_namesake():
 
 
 def test_a_task_does_all_that_a_thread_does(tmp_path):
-    """From the opening to the end, while another task goes on."""
+    """From opening to closing, while another task runs."""
 
     async def main():
         async with await reput.aopen(tmp_path / "store", mode="inline") as store:
@@ -86,7 +86,7 @@ def test_a_task_does_all_that_a_thread_does(tmp_path):
 
 
 def test_a_task_that_is_cancelled_while_a_store_opens_leaves_it_closed(tmp_path):
-    """Another one may open it at once."""
+    """Another task may open it immediately."""
 
     async def main():
         opening = asyncio.create_task(reput.aopen(tmp_path / "store", mode="inline"))
@@ -102,7 +102,7 @@ def test_a_task_that_is_cancelled_while_a_store_opens_leaves_it_closed(tmp_path)
 
 @pytest.mark.parametrize("settings", [{}, {"flush_disk_type": "SYNC_FLUSH"}, {"transient_store_pool_enable": True}])
 def test_a_put_wakes_whoever_follows_the_log(tmp_path, settings):
-    """Threads and tasks get each record, and the end when the store is closed; then nothing stands in the put's way."""
+    """Threads and tasks get each record, and the end when the store is closed; afterwards puts have no extra cost."""
     sizes = {"mapped_file_size_commit_log": 1 << 20}
     store = reput.open(tmp_path / "store", mode="inline", dispatchers=["consume_queue"], **sizes, **settings)
     growth = store._engine.growth
@@ -133,7 +133,7 @@ def test_a_put_wakes_whoever_follows_the_log(tmp_path, settings):
 
 
 def test_a_task_that_follows_the_log_can_be_cancelled(tmp_path):
-    """No thread goes on waiting for it."""
+    """No thread continues to wait for it."""
 
     async def main():
         async with await reput.aopen(tmp_path / "store", mode="inline") as store:
@@ -157,7 +157,7 @@ def test_a_task_that_follows_the_log_can_be_cancelled(tmp_path):
 
 
 def test_a_store_is_opened_with_a_settings_object(tmp_path):
-    """Keywords win over it."""
+    """Keywords override it."""
     settings = reput.Settings(mapped_file_size_commit_log=4096, max_message_size=1000)
     with reput.open(tmp_path, mode="inline", settings=settings, max_message_size=500) as store:
         assert store.settings.mapped_file_size_commit_log == 4096

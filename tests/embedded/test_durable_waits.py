@@ -1,4 +1,4 @@
-"""Coroutines that wait for the disk: let go together, each once, and none for ever."""
+"""Coroutines that wait for the disk are resumed together, each once, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 
 
 class Log:
-    """A log that is forced by hand; *asked* are the offsets that the flusher was asked for."""
+    """A log that is forced by hand; *asked* are the offsets requested from the flusher."""
 
     def __init__(self) -> None:
         self.durable = 0
@@ -27,7 +27,7 @@ class Log:
         self.calls.append((offset, done))
 
     def force(self, durable, *, failed=False):
-        """Be durable up to *durable*, and call whoever waits for that, from another thread."""
+        """Become durable up to *durable*, and call the waits for that, from another thread."""
         self.durable = durable
         ready = [done for offset, done in self.calls if failed or offset <= durable]
         self.calls = [(offset, done) for offset, done in self.calls if not failed and offset > durable]
@@ -37,7 +37,7 @@ class Log:
 
 
 async def turns(count=5):
-    """Let the loop do what is ready."""
+    """Let the loop run its ready tasks."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -53,7 +53,7 @@ def run(test):
 
 
 def test_many_waits_are_one_question():
-    """The flusher is asked for the first, and one force lets go of all that it covers."""
+    """The flusher is asked for the first one, and one force resumes all that it covers."""
 
     async def test(log, waits):
         tasks = [asyncio.ensure_future(waits.wait(offset)) for offset in range(100, 1100, 100)]
@@ -85,7 +85,7 @@ def test_whoever_comes_out_of_order_is_let_go_too():
 
 
 def test_whoever_waits_for_an_offset_far_ahead_keeps_nobody():
-    """Nobody may ever put up to there; the flusher is asked for those before, too, and once for each."""
+    """That offset may never be reached; the flusher is also asked for earlier ones, once for each."""
 
     async def test(log, waits):
         later = asyncio.ensure_future(waits.wait(900))
@@ -105,7 +105,7 @@ def test_whoever_waits_for_an_offset_far_ahead_keeps_nobody():
 
 
 def test_who_was_cancelled_is_not_missed():
-    """The others are let go."""
+    """The other waits are resumed."""
 
     async def test(log, waits):
         first, second = (asyncio.ensure_future(waits.wait(offset)) for offset in (100, 200))
@@ -120,7 +120,7 @@ def test_who_was_cancelled_is_not_missed():
 
 
 def test_a_log_that_fails_lets_go_of_all():
-    """They look for themselves what became of it."""
+    """The resumed waits check the log's state themselves."""
 
     async def test(log, waits):
         tasks = [asyncio.ensure_future(waits.wait(offset)) for offset in (100, 200)]
@@ -132,7 +132,7 @@ def test_a_log_that_fails_lets_go_of_all():
 
 
 def test_a_thousand_puts_in_flight_are_on_disk_when_they_return(tmp_path):
-    """Each result lies below what is durable then; a few forces do for all."""
+    """Each result is below the durable position; a few forces cover all of them."""
 
     async def main():
         with reput.open(
@@ -151,7 +151,7 @@ def test_a_thousand_puts_in_flight_are_on_disk_when_they_return(tmp_path):
 
 
 def test_a_store_that_is_closed_lets_nobody_wait(tmp_path):
-    """What was put is on disk by then; what is put later is refused."""
+    """Messages put before are on disk by then; later puts are refused."""
 
     async def main():
         store = reput.open(

@@ -1,4 +1,4 @@
-"""What coroutines put with SYNC_FLUSH: stored together, answered each for itself."""
+"""Puts of coroutines with SYNC_FLUSH are stored together and answered separately."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def store(tmp_path):
 
 
 def message(number, **fields):
-    """Return a message that tells its number."""
+    """Return a message whose body is its number."""
     return reput.Message("orders", b"%d" % number, **fields)
 
 
 def run(coroutine):
-    """Run *coroutine* in a loop of its own, within the limit."""
+    """Run *coroutine* in a new loop, within the time limit."""
     return asyncio.run(asyncio.wait_for(coroutine, LIMIT_S))
 
 
 def bodies(store):
-    """Return what is in the log, in its order."""
+    """Return the bodies in the log, in order."""
     return [record.body for record in store.records()]
 
 
 def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
-    """Each result is that of a put of its own, and lies below what is durable when it is seen."""
-    # The first groups are forced while the others of the turn are put.
+    """Each result is like that of a separate put, and is below the durable position when it is returned."""
+    # The first groups are forced while the other messages of the turn are put.
     count = (FORCED_GROUPS_MAX + 2) * GROUP_COUNT_MAX + 5
 
     async def put(number):
@@ -63,7 +63,7 @@ def test_a_turn_of_the_loop_is_stored_in_the_order_of_its_puts(store):
 
 
 def test_a_long_turn_is_forced_while_the_next_one_puts(store):
-    """The flusher begins before the loop goes on; a short turn costs the loop no such wait."""
+    """The flusher begins before the loop continues; a short turn does not delay the loop."""
     begun = []
     begin_flush = store._engine.writer.begin_flush
     store._engine.writer.begin_flush = lambda patience: begun.append(store.appended) or begin_flush(patience)
@@ -78,7 +78,7 @@ def test_a_long_turn_is_forced_while_the_next_one_puts(store):
 
 
 def test_large_messages_make_small_groups(store):
-    """A group is bounded in bytes, too: other threads put in between."""
+    """A group's size in bytes is limited, too: other threads put in between."""
     locks = []
     append_each = store._engine.writer.appender.append_each
     store._engine.writer.appender.append_each = lambda messages, batch: (
@@ -93,7 +93,7 @@ def test_large_messages_make_small_groups(store):
 
 
 def test_a_message_that_is_refused_refuses_only_itself(store):
-    """The others of its turn are stored."""
+    """The other messages of its turn are stored."""
 
     async def main():
         return await asyncio.gather(
@@ -112,7 +112,7 @@ def test_a_message_that_is_refused_refuses_only_itself(store):
 
 
 def test_a_message_without_room_refuses_only_itself(store):
-    """What does not fit all together is stored as far as it fits one by one."""
+    """If the messages do not fit together, as many as possible are stored one by one."""
     room = store._engine.writer.commit_log.room
 
     def small_room(size):
@@ -134,7 +134,7 @@ def test_a_message_without_room_refuses_only_itself(store):
 
 
 def test_who_is_cancelled_in_the_same_turn_stores_nothing(store):
-    """The others do; who is cancelled later has stored it, and the others are answered."""
+    """The other puts are stored; a task that is cancelled later has stored its message, and the others are answered."""
 
     async def main():
         early, late, other = (asyncio.ensure_future(store.aput(message(number))) for number in range(3))
@@ -150,7 +150,7 @@ def test_who_is_cancelled_in_the_same_turn_stores_nothing(store):
 
 
 def test_several_loops_put_into_one_store(store):
-    """Each in a thread of its own, with threads that put without a loop beside them."""
+    """Each in its own thread, beside threads that put without a loop."""
 
     async def main(first):
         results = []
@@ -168,7 +168,7 @@ def test_several_loops_put_into_one_store(store):
 
 
 def test_one_thread_may_run_one_loop_after_the_other(store):
-    """The next loop waits with means of its own."""
+    """The next loop has its own waits."""
 
     async def main(number):
         return (await store.aput(message(number))).queue_offset
@@ -177,7 +177,7 @@ def test_one_thread_may_run_one_loop_after_the_other(store):
 
 
 def test_a_loop_that_ends_with_puts_in_flight_harms_nobody(store):
-    """The disk answers when the loop is gone."""
+    """The disk answers after the loop has ended."""
     answer = threading.Event()
     mapping = store._engine.writer.commit_log.current.mapping
     force = mapping.force
@@ -201,7 +201,7 @@ def test_a_loop_that_ends_with_puts_in_flight_harms_nobody(store):
 
 
 def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
-    """Each has the status of its own, as with put."""
+    """Each put gets its own status, as with `put`."""
     answer = threading.Event()
     with reput.open(
         tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20
@@ -226,7 +226,7 @@ def test_a_disk_that_does_not_answer_in_time_is_told(tmp_path):
 
 
 def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
-    """And whoever comes later; nothing is called safe."""
+    """Later puts fail, too; no message is reported as safe."""
     store = reput.open(tmp_path, mode="inline", dispatchers=[], flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
 
     def refuse(data, at):
@@ -247,7 +247,7 @@ def test_a_failed_force_refuses_everybody_in_flight(tmp_path):
 
 
 def test_a_publication_that_fails_is_told_to_those_who_put(store):
-    """Nobody waits for ever for a defect of somebody else's."""
+    """No task waits for ever because of a defect elsewhere."""
 
     def refuse(*_):
         raise RuntimeError("a defect")
@@ -262,7 +262,7 @@ def test_a_publication_that_fails_is_told_to_those_who_put(store):
 
 
 def test_hooks_see_each_of_the_messages(tmp_path):
-    """Before it is stored, when they may refuse it, and behind."""
+    """Before it is stored, when they may refuse it, and afterwards."""
     seen = []
 
     class Hooks:

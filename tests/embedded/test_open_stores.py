@@ -79,13 +79,13 @@ EXIT_CODES = {"exit": 3, "raise": 1, "interrupt": -2}
 
 
 def run(tmp_path: Path, *arguments: str, python: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the program over a store."""
+    """Run the program on a store."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, *python, str(tmp_path / "program.py"), str(tmp_path / "store"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-# Whether the dispatchers run in processes of their own does not depend on the way.
+# The result does not depend on whether dispatchers run in their own processes.
 WAYS = [
     *(
         (way, "inline")
@@ -102,7 +102,7 @@ WAYS = [
 @pytest.mark.processes
 @pytest.mark.parametrize(("way", "mode"), WAYS)
 def test_a_program_that_ends_without_close_leaves_a_store_as_if_it_had_closed_it(tmp_path, way, mode):
-    """Nothing that was acknowledged is given again, and RocketMQ opens it as cleanly shut down."""
+    """No acknowledged message is delivered again, and RocketMQ opens the store as cleanly shut down."""
     ended = run(tmp_path, mode, way)
     assert ended.returncode == EXIT_CODES.get(way, 0), ended.stderr
     assert ("planted" in ended.stderr) == (way == "raise")
@@ -117,7 +117,7 @@ def test_a_program_that_ends_without_close_leaves_a_store_as_if_it_had_closed_it
 @pytest.mark.every_python
 @pytest.mark.processes
 def test_a_program_that_does_not_close_is_warned(tmp_path):
-    """Where warnings are shown; the store is closed also where they are errors."""
+    """The store is also closed if warnings are errors."""
     for shown in ("default::ResourceWarning", "error::ResourceWarning"):
         ended = run(tmp_path, "inline", "return", python=("-W", shown))
         assert f"a store was not closed, and is closed as the program ends: store={tmp_path / 'store'}" in ended.stderr
@@ -127,7 +127,7 @@ def test_a_program_that_does_not_close_is_warned(tmp_path):
 @pytest.mark.every_python
 @pytest.mark.processes
 def test_what_comes_after_the_end_of_the_program_is_refused(tmp_path):
-    """An exit handler that was there before reput, say, finds a store that is closed."""
+    """For example, an exit handler that was registered before reput finds the store closed."""
     program = f"""
 import atexit
 
@@ -152,7 +152,7 @@ atexit.register(lambda: store.put(reput.Message("orders", b"in time")))
 @pytest.mark.every_python
 @pytest.mark.processes
 def test_a_forked_child_that_ends_leaves_its_parents_store_alone(tmp_path):
-    """It closes nothing, and says nothing."""
+    """It closes nothing, and logs nothing."""
     program = f"""
 import os, sys, warnings
 import reput

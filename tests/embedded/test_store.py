@@ -1,4 +1,4 @@
-"""reput.open: the writer, its dispatchers and its readers, as a program uses them."""
+"""reput.open: writer, dispatchers and readers, as used by a program."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_put_can_be_got_queried_and_read_from_the_log(tmp_path, mode):
 
 
 def test_a_batch_is_stored_like_its_messages(tmp_path, mode):
-    """put_batch gives one result per message, across segments and queues."""
+    """`put_batch` returns one result per message, across segments and queues."""
     with open_tiny(tmp_path / "store", mode=mode) as store:
         batch = [
             reput.Message("orders", b"x" * (number % 700), queue_id=number % 3, keys=f"a{number} b{number}")
@@ -95,7 +95,7 @@ def test_a_batch_is_stored_like_its_messages(tmp_path, mode):
 
 
 def test_a_store_goes_on_where_it_was_closed(tmp_path, mode):
-    """Queue offsets continue, epochs do not, and the store is left as RocketMQ leaves a clean one."""
+    """Queue offsets continue, epochs do not, and the store is left like a clean one of RocketMQ's."""
     path = tmp_path / "store"
     with open_tiny(path, mode=mode) as store:
         store.put_batch([message(number) for number in range(30)])
@@ -108,7 +108,7 @@ def test_a_store_goes_on_where_it_was_closed(tmp_path, mode):
 
 
 def test_an_opening_that_is_refused_leaves_the_store_as_it_found_it(tmp_path, mode):
-    """Closed cleanly, with RocketMQ's times of log and views; what was killed before stays to be recovered."""
+    """It stays closed cleanly, with RocketMQ's times of log and views; after a kill it still needs recovery."""
     path = tmp_path / "store"
 
     def refuse_openings():
@@ -133,7 +133,7 @@ def test_an_opening_that_is_refused_leaves_the_store_as_it_found_it(tmp_path, mo
 
 
 def test_whoever_asks_at_once_gets_what_was_there_before(tmp_path, mode):
-    """Not "nothing", while the dispatchers are still on their way."""
+    """The answer is not empty while the dispatchers are still starting."""
     path = tmp_path / "store"
     with open_tiny(path, mode=mode) as store:
         store.put_batch([message(number) for number in range(20)])
@@ -145,7 +145,7 @@ def test_whoever_asks_at_once_gets_what_was_there_before(tmp_path, mode):
 
 
 def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
-    """The refusal names the process."""
+    """The error names the process."""
     with open_tiny(tmp_path / "store", mode="inline"):
         program = f"import reput; reput.open({str(tmp_path / 'store')!r}, mode='inline')"
         second = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -157,7 +157,7 @@ def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
 
 @pytest.mark.processes
 def test_another_process_reads_beside_the_writer(tmp_path):
-    """A read-only store sees what the views have, by the cells of the live group."""
+    """A read-only store sees the views up to the positions in the live group's cells."""
     with open_tiny(tmp_path / "store") as store:
         store.put_batch([message(number) for number in range(50)])
         catch_up(store)
@@ -193,7 +193,7 @@ def checksums(root: Path) -> dict[str, str]:
 
 
 def test_a_store_of_rocketmq_is_carried_on(golden, mode):
-    """Queue offsets continue behind RocketMQ's, and its views are taken over, not built again."""
+    """Queue offsets continue after RocketMQ's, and its views are adopted, not rebuilt."""
     root = golden("basic-5.3") / "store"
     with reput.open(
         root, mode=mode, mapped_file_size_consume_queue=6000, max_hash_slot_num=100, max_index_num=400
@@ -208,7 +208,7 @@ def test_a_store_of_rocketmq_is_carried_on(golden, mode):
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_body_that_the_disk_has_changed_is_handed_out_to_nobody(tmp_path, read_only):
-    """A store that was closed is opened without a look at its older segments. Whoever comes upon the place is told."""
+    """Opening a cleanly closed store does not check older segments. A reader that finds the damage gets an error."""
     root = tmp_path / "store"
     with open_tiny(root, mode="inline") as store:
         results = [store.put(message(number)) for number in range(100)]
@@ -261,7 +261,7 @@ def lose_newest_file(queues: Path) -> None:
 
 
 def lose_a_unit(queues: Path) -> None:
-    """In a file that is not the queue's last, where nobody looks at every unit."""
+    """In a file that is not the queue's last one, whose units are not all checked."""
     with (queues / "Meadow_orders-12" / "0" / f"{0:020d}").open("r+b") as file:
         file.seek(40)
         file.write(bytes(20))
@@ -282,7 +282,7 @@ def test_what_queues_of_rocketmq_have_lost_comes_again(golden, lose):
 
 
 def test_a_topic_that_rocketmq_deleted_stays_deleted(golden):
-    """Its records are in the log still, but neither a queue nor the stored configuration knows it."""
+    """Its records are still in the log, but neither a queue nor the stored configuration has it."""
     root = golden("basic-5.3") / "store"
     lose_topic(root / "consumequeue")
     path = root / "config" / "topics.json"
@@ -332,7 +332,7 @@ def test_a_dispatcher_that_is_not_enabled_is_named(tmp_path):
 
 
 def test_a_closed_store_takes_nothing(tmp_path):
-    """And closing twice does no harm."""
+    """Closing twice does no harm."""
     store = open_tiny(tmp_path / "store", mode="inline")
     store.close()
     store.close()
@@ -341,7 +341,7 @@ def test_a_closed_store_takes_nothing(tmp_path):
 
 
 def test_a_close_that_the_disk_refuses_gives_everything_back(tmp_path, mode, monkeypatch):
-    """Consumer offsets find no room: the close says so, no process or thread is left, and the store opens again."""
+    """Consumer offsets cannot be written: the close raises, no process or thread is left, and the store opens again."""
     threads = set(threading.enumerate())
     store = open_tiny(tmp_path / "store", mode=mode)
     store.put(message(0))
@@ -363,7 +363,7 @@ def test_a_close_that_the_disk_refuses_gives_everything_back(tmp_path, mode, mon
 
 
 def test_a_consumer_that_cannot_leave_keeps_nothing_else_from_closing(tmp_path, monkeypatch, caplog):
-    """The store closes cleanly, its other consumers with it, and the log tells of the one."""
+    """The store and its other consumers close cleanly, and the log names the failed one."""
     with open_tiny(tmp_path / "store", mode="inline") as store:
         store.put(message(0))
         stuck, other = store.consumer("billing", "orders"), store.consumer("shipping", "orders")
@@ -378,7 +378,7 @@ def test_a_consumer_that_cannot_leave_keeps_nothing_else_from_closing(tmp_path, 
 
 
 def test_a_close_takes_no_longer_than_it_is_given(tmp_path, monkeypatch):
-    """Its own time, or what the settings say; nothing else passes for a time."""
+    """The limit is its own argument, or the setting; other types are refused."""
     given = []
     for settings, timeout in (({}, 2.5), ({"dispatcher_drain_time_max": 7_000}, None)):
         store = open_tiny(tmp_path / "store", mode="inline", **settings)
@@ -401,10 +401,10 @@ def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
         getattr(store, method)()
 
 
-# The child does nothing but try to put, and goes.
+# The child only tries to put, and ends.
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_cannot_write(tmp_path):
-    """The child's copy is closed, and says the same whatever is asked of it; the parent's goes on."""
+    """The child's copy is closed, and every method raises the same error; the parent's store stays open."""
     with open_tiny(tmp_path / "store", mode="inline") as store:
         store.put(message(0))
         pid = os.fork()
@@ -424,7 +424,7 @@ def test_a_forked_child_cannot_write(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_the_disk(tmp_path):
-    """Nobody forces anything there, so its task would wait for ever."""
+    """The child never forces the log, so its task would wait for ever."""
     with open_tiny(tmp_path / "store", mode="inline") as store:
         result = store.put(message(0))
         pid = os.fork()
@@ -441,7 +441,7 @@ def test_a_forked_child_does_not_wait_for_the_disk(tmp_path):
 
 
 def test_many_threads_put_at_once(tmp_path):
-    """Every message gets an offset of its own, and comes out once."""
+    """Every message gets its own offset, and is read once."""
     with open_tiny(tmp_path / "store", mode="inline") as store:
         threads = [
             threading.Thread(target=lambda: [store.put(message(number)) for number in range(200)]) for _ in range(8)
@@ -471,15 +471,16 @@ def test_sync_flush_returns_when_the_message_is_on_disk(tmp_path):
 
 
 def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, monkeypatch):
-    """Neither in this program nor beside it, by queue, by key or in the log.
+    """Neither in this program nor in others, neither by queue, by key nor in the log.
 
-    A power cut would give its place to another message, and whoever had read it would have read what never was.
+    After a power cut, another message would get its place, and earlier readers would have read a message that never
+    was.
     """
     entered, go_on = threading.Event(), threading.Event()
     write_forced = Mapping.write_forced
 
     def write_slowly(mapping: Mapping, data: bytes, at: int) -> None:
-        # It is in the file already, though not on disk.
+        # It is already in the file, but not on disk.
         mapping.write(memoryview(data), at)
         entered.set()
         go_on.wait(TIMEOUT)
@@ -517,7 +518,7 @@ def test_sync_flush_shows_nothing_that_the_disk_may_still_lose(tmp_path, mode, m
 
 
 def test_sync_flush_tells_of_a_deletion_behind_which_nothing_is_put(tmp_path, mode):
-    """There is nothing to be forced that it could wait for."""
+    """There is nothing to force that the deletion could wait for."""
     with open_tiny(tmp_path / "store", mode=mode, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000) as store:
         store.put(message(0))
         catch_up(store)
@@ -527,7 +528,7 @@ def test_sync_flush_tells_of_a_deletion_behind_which_nothing_is_put(tmp_path, mo
 
 
 def test_records_follow_the_log(tmp_path):
-    """With follow, the iterator goes on with what is put later, and ends when the store is closed."""
+    """With `follow`, the iterator continues with later records, and ends when the store is closed."""
     store = open_tiny(tmp_path / "store", mode="inline")
     store.put(message(0))
     seen: list[int] = []
@@ -553,7 +554,7 @@ def test_records_follow_the_log(tmp_path):
 
 @pytest.mark.processes
 def test_a_killed_writer_loses_nothing_that_was_put(tmp_path):
-    """After kill -9 the group is gone, and the next opening has every acknowledged message in log and views."""
+    """After kill -9 the group is gone, and the next opening finds every acknowledged message in log and views."""
     program = (
         "import reput, sys\n"
         f"store = reput.open({str(tmp_path / 'store')!r}, **{TINY!r})\n"
@@ -588,7 +589,7 @@ def test_a_killed_writer_loses_nothing_that_was_put(tmp_path):
 @pytest.mark.parametrize("cut", [0, 0.5, -1])
 @pytest.mark.parametrize("view", ["consumequeue/orders/0", "consumequeue_ext/orders/0", "index"])
 def test_a_file_of_a_view_that_was_cut_short_is_noticed_by_the_opening(tmp_path, view, cut):
-    """RocketMQ would not start on it: the view is built again, and nothing is missing. Who only reads is told."""
+    """RocketMQ would not start on it: the view is rebuilt, and no unit is missing. Read-only readers get an error."""
     settings = {"mapped_file_size_consume_queue_ext": 100, "enable_consume_queue_ext": True}
     names = ["consume_queue_ext", "consume_queue", "index"]
     path = tmp_path / "store"
@@ -604,7 +605,7 @@ def test_a_file_of_a_view_that_was_cut_short_is_noticed_by_the_opening(tmp_path,
                 reader.get("orders", 0, 9)
             assert [record.queue_offset for record in reader.get("orders", 0, 10).records] == list(range(10, 30))
     if cut != -1 or view != "consumequeue_ext/orders/0":
-        # Where no byte of an ext unit is gone, each address leads to one.
+        # If no byte of an ext unit is missing, each address leads to one.
         name = view.partition("/")[0].replace("consumequeue", "consume_queue")
         assert check_store(path, store.settings).views[name].state == "different"
     with open_tiny(path, mode="inline", dispatchers=names, **settings) as store:
@@ -615,7 +616,7 @@ def test_a_file_of_a_view_that_was_cut_short_is_noticed_by_the_opening(tmp_path,
 
 
 def test_a_byte_that_no_crc_covers_brings_nothing_back_that_was_deleted(tmp_path):
-    """The log's end is not as it was left, and reput wrote it last: what came behind a deletion is there still."""
+    """The log's end has changed, and reput wrote it last: records after the deletion are still there."""
     path = tmp_path / "store"
     with open_tiny(path, mode="inline") as store:
         store.put(message(0))
@@ -636,7 +637,7 @@ def test_a_byte_that_no_crc_covers_brings_nothing_back_that_was_deleted(tmp_path
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("size", [None, 0, 1000])
 def test_a_segment_that_is_gone_or_cut_short_is_noticed_by_the_opening(tmp_path, size, killed):
-    """Its range is named, and is the operator's to decide about; accepted, it delays no opening any more."""
+    """The error names its range, which the operator decides about; once accepted, it no longer prevents an opening."""
     path = tmp_path / "store"
     with open_tiny(path, mode="inline") as store:
         for number in range(100):
@@ -659,7 +660,7 @@ def test_a_segment_that_is_gone_or_cut_short_is_noticed_by_the_opening(tmp_path,
 
 
 def test_a_rocketmq_that_ran_past_retention_leaves_no_queue_behind(tmp_path):
-    """It lost our last records, wrote others with the same queue offsets, and deleted all that was ours."""
+    """RocketMQ lost our last records, wrote others with the same queue offsets, and deleted all of ours."""
     store = tmp_path / "store"
     with open_tiny(store, mode="inline") as opened:
         for number in range(40):
@@ -681,7 +682,7 @@ def test_a_rocketmq_that_ran_past_retention_leaves_no_queue_behind(tmp_path):
 
 
 def test_opening_waits_for_a_store_that_another_process_is_closing(tmp_path):
-    """As in a deployment, whose new process starts before the old one has ended."""
+    """Like in a deployment, whose new process starts before the old one has ended."""
     first = open_tiny(tmp_path / "store", mode="inline")
     first.put(message(0))
     opened = []
@@ -696,7 +697,7 @@ def test_opening_waits_for_a_store_that_another_process_is_closing(tmp_path):
 
 
 def test_a_store_that_stays_open_is_waited_for_no_longer_than_asked(tmp_path):
-    """The error tells how long that was, and who has it."""
+    """The error has the waiting time, and the process that holds the store."""
     with open_tiny(tmp_path / "store", mode="inline"), pytest.raises(StoreLocked) as raised:
         open_tiny(tmp_path / "store", mode="inline", lock_timeout=0.01)
     assert f"already has the store open: pid={os.getpid()} " in str(raised.value)

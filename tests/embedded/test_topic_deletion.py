@@ -1,4 +1,4 @@
-"""A deleted topic stays deleted: beside readers, through crashes and rebuilds; its name begins anew."""
+"""A deleted topic stays deleted, beside readers and through crashes and rebuilds; its name can be used again."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def put(store: reput.Store, topic: str, count: int = 3) -> list[int]:
 
 
 def bodies(store: reput.Store | reput.ReadOnlyStore, topic: str) -> list[bytes]:
-    """Return what a reader gets of a topic."""
+    """Return the bodies that a reader gets for a topic."""
     return [record.body for record in store.get(topic)]
 
 
 def views(path: Path) -> dict[str, str]:
-    """Return the states of the views, as `check` has them; the log itself must be in order."""
+    """Return the states of the views from `check`; the log must be undamaged."""
     report = check_store(path, Settings())
     assert report.damage == []
     return {name: view.state for name, view in report.views.items() if name != "consume_queue_ext"}
@@ -55,7 +55,7 @@ def views(path: Path) -> dict[str, str]:
 
 @pytest.mark.processes
 def test_a_deleted_topic_has_no_messages_and_its_name_begins_anew(tmp_path):
-    """For who reads in the same program, and for who does beside it."""
+    """For readers in the same program and in others."""
     with reput.open(tmp_path, **SMALL) as store, reput.open(tmp_path, read_only=True) as beside:
         put(store, "orders", 12)
         put(store, "bills", 2)
@@ -75,7 +75,7 @@ def test_a_deleted_topic_has_no_messages_and_its_name_begins_anew(tmp_path):
 
 @pytest.mark.processes
 def test_nothing_of_a_deleted_topic_is_read_while_its_view_is_paused(tmp_path):
-    """Its queues still have the old messages, under offsets that new ones have by now; whoever reads, gets none."""
+    """Its queues still have the old messages at offsets that new ones already use; readers get neither."""
     with reput.open(tmp_path, **SMALL) as store, reput.open(tmp_path, read_only=True) as beside:
         put(store, "orders", 5)
         put(store, "bills", 2)
@@ -99,7 +99,7 @@ def test_nothing_of_a_deleted_topic_is_read_while_its_view_is_paused(tmp_path):
 
 
 def test_nothing_of_a_deleted_topic_is_read_where_its_view_ended_before(tmp_path):
-    """The store was closed before the dispatcher came to the deletion, and nobody runs it now."""
+    """The store was closed before the dispatcher reached the deletion, and no dispatcher runs now."""
     with open_inline(tmp_path) as store:
         put(store, "orders", 5)
     writer = reput.store.message_store.MessageStore(tmp_path, load_settings(**SMALL).settings)
@@ -112,7 +112,7 @@ def test_nothing_of_a_deleted_topic_is_read_where_its_view_ended_before(tmp_path
 
 
 def test_no_rebuild_brings_a_deleted_topic_back(tmp_path):
-    """Neither what was there before, nor more than there is of the new one."""
+    """Neither earlier messages, nor more than the new topic has."""
     with open_inline(tmp_path / "store") as store:
         put(store, "orders", 5)
         store.delete_topic("orders", WAIT_S)
@@ -130,7 +130,7 @@ def test_no_rebuild_brings_a_deleted_topic_back(tmp_path):
 
 
 def test_what_is_stored_of_a_deleted_topic_goes_with_it(tmp_path):
-    """Its entry in topics.json, and what groups have consumed of it; nothing of others."""
+    """Its entry in topics.json, and the groups' offsets for it; entries of other topics stay."""
     with open_inline(tmp_path) as store:
         put(store, "orders", 1)
     topics, offsets = TopicConfigManager(tmp_path), ConsumerOffsetManager(tmp_path)
@@ -149,13 +149,13 @@ def test_what_is_stored_of_a_deleted_topic_goes_with_it(tmp_path):
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "TBW102", "rmq_sys_x", "RMQ_SYS_TRANS_HALF_TOPIC"])
 def test_a_topic_of_rocketmqs_own_is_not_deleted(tmp_path, topic):
-    """Delayed messages of all topics lie in one of them."""
+    """One of them holds the delayed messages of all topics."""
     with open_inline(tmp_path) as store, pytest.raises(ConfigError, match="system"):
         store.delete_topic(topic)
 
 
 def test_a_closed_store_deletes_nothing(tmp_path):
-    """As it takes no message."""
+    """It also refuses puts."""
     store = open_inline(tmp_path)
     store.close()
     with pytest.raises(StoreClosed):
@@ -163,13 +163,13 @@ def test_a_closed_store_deletes_nothing(tmp_path):
 
 
 def test_a_topic_without_messages_can_be_deleted(tmp_path):
-    """Nothing has to be there."""
+    """It need not have any data."""
     with open_inline(tmp_path) as store:
         assert store.delete_topic("orders", WAIT_S) == 0
         assert put(store, "orders", 2) == [0, 1]
 
 
-# What a recovery makes of it.
+# Recovery of a deletion.
 
 
 def put_to(store, topic, count=1):
@@ -180,7 +180,7 @@ def put_to(store, topic, count=1):
 @pytest.mark.parametrize("before", [0, 1, 5, 40])
 @pytest.mark.parametrize("after", [0, 1, 7])
 def test_queue_offsets_begin_anew_behind_a_deletion_after_a_kill(tmp_path, before, after):
-    """However many records lie on either side of it, across segments."""
+    """Regardless of how many records lie before and after it, across segments."""
     store = open_store(tmp_path)
     put_to(store, "bills", 3)
     put_to(store, "orders", before)
@@ -195,7 +195,7 @@ def test_queue_offsets_begin_anew_behind_a_deletion_after_a_kill(tmp_path, befor
 
 
 def test_queue_offsets_begin_anew_behind_a_deletion_after_a_close(tmp_path):
-    """The snapshot knows, and what was deleted behind the snapshot is found."""
+    """The snapshot contains it, and deletions after the snapshot are found, too."""
     store = open_store(tmp_path)
     put_to(store, "orders", 3)
     store.delete_topic("orders")
@@ -210,7 +210,7 @@ def test_queue_offsets_begin_anew_behind_a_deletion_after_a_close(tmp_path):
 
 
 def test_a_deletion_behind_a_lost_tail_falls_upon_no_later_message(tmp_path):
-    """The log ends before it now; it happens there."""
+    """The log now ends before the deletion, so it takes effect at the log's end."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     put_to(store, "orders", 3)
@@ -218,7 +218,7 @@ def test_a_deletion_behind_a_lost_tail_falls_upon_no_later_message(tmp_path):
     put_to(store, "bills", 2)
     store.delete_topic("orders")
     drop(store)
-    # A power cut took what lay behind the third record.
+    # A power cut removed everything after the third record.
     end = kept.commit_log_offset + kept.record_size
     segment = tmp_path / "commitlog" / f"{0:020}"
     segment.write_bytes(segment.read_bytes()[:end].ljust(segment.stat().st_size, b"\0"))
@@ -233,7 +233,7 @@ def test_a_deletion_behind_a_lost_tail_falls_upon_no_later_message(tmp_path):
 
 
 def test_a_deletion_that_was_garbled_is_believed_by_nobody(tmp_path):
-    """The topic would be back, and another one gone; file and line are named, and nothing is changed."""
+    """Otherwise the topic would return, and another one vanish; the error names file and line; nothing is changed."""
     store = open_store(tmp_path)
     put_to(store, "orders", 3)
     store.delete_topic("orders")
@@ -263,7 +263,7 @@ def test_deletions_from_before_they_had_checksums_hold(tmp_path):
 
 
 def test_a_killed_view_makes_up_for_the_deletion(tmp_path):
-    """Its files are still there when the store is opened again."""
+    """Its files still exist when the store is opened again."""
     with open_inline(tmp_path) as store:
         put(store, "orders", 5)
     writer = reput.store.message_store.MessageStore(tmp_path, load_settings(**SMALL).settings)

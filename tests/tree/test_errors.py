@@ -25,7 +25,7 @@ def test_an_error_says_when_it_is_raised(error):
 
 @pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
 def test_an_error_is_raised_or_caught_somewhere(error):
-    """Nobody has to handle what cannot happen."""
+    """Programs should not have to handle errors that cannot happen."""
     users = [
         module.source
         for module in modules()
@@ -40,5 +40,5 @@ def test_the_list_of_names_is_the_list_of_classes():
 
 
 def test_the_tree_fits_on_a_screen_or_two():
-    """A child is there because callers tell it apart."""
+    """An error class exists only if callers need to tell it apart."""
     assert len((ROOT / "core" / "reput" / "errors.py").read_text("utf-8").splitlines()) <= 170

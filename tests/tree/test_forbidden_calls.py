@@ -10,7 +10,7 @@ from source_tree import modules
 
 
 def mentions(*names: str) -> list[str]:
-    """Return where the product's code mentions one of *names*."""
+    """Return the places where the product's code mentions one of *names*."""
     return [
         f"{module.source}:{line} {name}"
         for module in modules()
@@ -20,7 +20,7 @@ def mentions(*names: str) -> list[str]:
 
 
 def test_nobody_packs_into_memory_that_others_read():
-    """`pack_into` zeroes its target before it writes: another process would read 0 now and then.
+    """`pack_into` zeroes its target before it writes, so another process would occasionally read 0.
 
     Shared words are assigned through a memoryview of "Q"; wider fields are packed into bytes first.
     """
@@ -46,7 +46,7 @@ def test_there_is_no_named_shared_memory():
 
 def test_no_queue_is_shared_by_the_group():
     """One multiprocessing queue for all logs is silenced by one stopped or killed process; pipes are not."""
-    # The standard library's own `queue.SimpleQueue` is one among the threads of a process.
+    # The standard library's own `queue.SimpleQueue` connects threads of one process.
     own = {module.source for module in modules() if ("queue.SimpleQueue", ANY) in module.imports()}
     shared = mentions("multiprocessing", "SimpleQueue", "JoinableQueue", "QueueHandler", "QueueListener")
     assert [place for place in shared if not ("SimpleQueue" in place and place.split(":")[0] in own)] == []

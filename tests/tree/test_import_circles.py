@@ -1,4 +1,4 @@
-"""No module imports a module that imports it, directly or through others: each can be read and moved by itself."""
+"""No module imports a module that imports it, directly or indirectly: each can be read and moved separately."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from source_tree import modules
 
 
 def imports_by_module() -> dict[str, set[str]]:
-    """Return the modules that each module imports, also inside of functions and for types alone.
+    """Return the modules that each module imports, including imports in functions and for types only.
 
-    The package itself is left out: the modules below take only the version from it, which another test holds.
+    The package itself is excluded: modules take only the version from it, which another test ensures.
     """
     names = {module.name for module in modules()}
 
@@ -27,7 +27,7 @@ def imports_by_module() -> dict[str, set[str]]:
 
 
 def test_no_modules_import_each_other():
-    """The order of imports is one from the bottom to the top, `TYPE_CHECKING` included."""
+    """Imports have an order from bottom to top, including those under `TYPE_CHECKING`."""
     try:
         TopologicalSorter(imports_by_module()).prepare()
     except CycleError as error:

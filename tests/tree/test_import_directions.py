@@ -1,4 +1,4 @@
-"""Who may import whom: each part imports only what lies to its left, so that each can be read without the others."""
+"""Import directions: each part imports only parts to its left, so that each can be read without the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.argument_checks": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
     "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks", "reput.remoting"},
-    # Of the store it takes the threads alone.
+    # From the store, only the threads.
     "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.store"},
     "reput.embedded": {
         *BELOW_PROCESS,
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")
-# The rooms of each part that has some, the lowest first. The modules beside the rooms stand above them all.
+# The rooms of each part, lowest first. Modules beside the rooms stand above all rooms.
 ROOMS: dict[str, tuple[str, ...]] = {
     "reput.store": (
         "disk",
@@ -97,7 +97,7 @@ def plugin_of(name: str) -> str:
 
 
 def our_imports(module: Module) -> list[tuple[str, int]]:
-    """Return what *module* imports of ours, with its line; the package itself, for its version, is nobody's part."""
+    """Return the imports of our own modules with their lines; the package itself, for its version, has no part."""
     return [
         (name, line)
         for name, line in module.imports()
@@ -108,7 +108,7 @@ def our_imports(module: Module) -> list[tuple[str, int]]:
 def room_of(part: str, name: str) -> str | None:
     """Return the room of *part* that a module, or a name in it, belongs to.
 
-    "" is what stands beside the rooms, None what belongs to another part.
+    "" for modules beside the rooms, None for another part.
     """
     if part_of(name) != part:
         return None
@@ -132,7 +132,7 @@ def test_a_room_imports_only_from_the_rooms_below(part):
 
 @pytest.mark.parametrize("part", sorted(ROOMS))
 def test_every_folder_of_a_part_is_a_room(part):
-    """A new folder says first what it may import."""
+    """A new folder must first declare what it may import."""
     folder = ROOT / "core" / part.replace(".", "/")
     assert sorted(path.parent.name for path in folder.glob("*/__init__.py")) == sorted(ROOMS[part])
 
@@ -163,20 +163,20 @@ def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
 
 
 def test_every_folder_of_the_engine_has_its_place_in_the_order():
-    """A new folder says first what it may import."""
+    """A new folder must first declare what it may import."""
     folders = {part_of(module.name) for module in modules() if module.name.count(".") > 1 or "." not in module.name}
     assert folders - MAY_IMPORT.keys() <= {"reput", "reput.bench", "reput.cli", "reput.demo"}
 
 
 def test_every_part_of_the_order_is_there():
-    """A name that nothing has holds nobody to anything."""
+    """An entry without a module would have no effect."""
     there = {part_of(module.name) for module in modules()}
     named = {name for allowed in MAY_IMPORT.values() for name in allowed} | MAY_IMPORT.keys() | set(PLUGINS)
     assert named <= there
 
 
 def test_only_the_command_line_imports_the_command_line():
-    """Typer and rich are for people at a terminal; a program that opens a store never loads them."""
+    """Typer and rich are for terminals; a program that opens a store never loads them."""
     wrong = [
         f"{module.source}:{line}"
         for module in modules()
@@ -188,7 +188,7 @@ def test_only_the_command_line_imports_the_command_line():
 
 
 def test_the_core_never_imports_a_plugin():
-    """It finds the built-in ones by entry point, as it finds everyone else's."""
+    """It finds the built-in ones by entry point, like all others."""
     wrong = [
         f"{module.source}:{line} imports {name}"
         for module in modules()
@@ -200,7 +200,7 @@ def test_the_core_never_imports_a_plugin():
 
 
 def test_no_plugin_imports_another():
-    """What one view needs of another it reads from disk, as a stranger's would."""
+    """If a view needs data of another view, it reads it from disk, as a third-party plugin would."""
     wrong = [
         f"{module.source}:{line} imports {name}"
         for module in modules()

@@ -1,4 +1,4 @@
-"""The names that a package exports lazily: those that type checkers see are those that a program gets."""
+"""The names that a package exports lazily: type checkers see the same names as programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_type_checkers_see_the_names_that_a_program_gets(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_an_unknown_name_is_an_attribute_error(package):
-    """As of any module; `dir` lists the names before they are loaded."""
+    """Like in any module; `dir` lists the names before they are loaded."""
     module = importlib.import_module(package)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
         module.nothing  # noqa: B018
@@ -50,7 +50,7 @@ def test_an_unknown_name_is_an_attribute_error(package):
 
 
 def test_every_error_is_a_public_name():
-    """A program catches what a public method raises without a private import."""
+    """A program can catch every error of a public method without a private import."""
     import reput
     from reput import errors
 
@@ -58,7 +58,7 @@ def test_every_error_is_a_public_name():
 
 
 def test_every_public_class_and_function_has_a_docstring():
-    """`help` explains each."""
+    """`help` documents each of them."""
     import reput
 
     public = [getattr(reput, name) for name in reput.__all__]

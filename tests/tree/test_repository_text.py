@@ -1,4 +1,4 @@
-"""What the repository says: it speaks of the product, and of nothing that only its makers can see."""
+"""The repository's text is about the product, without references that only its makers understand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from source_tree import ROOT, modules
 
 SUFFIXES = {".py", ".md", ".toml", ".ini", ".cfg", ".txt", ".sh", ".properties", ""}
-# Written in pieces, so that this file does not find itself.
+# Split into pieces, so that this file does not match itself.
 FORBIDDEN = {
     "a path of one machine": r"(?<![\w.~])/(?:wor" + r"k|op" + r"t|roo" + r"t|hom" + r"e)/\w",
     "the number of an issue": r"\b(?:issu" + r"e|tick" + r"et|PR)s?\s+#?\d+\b|(?<![\w&/#])#\d+\b",
@@ -40,7 +40,7 @@ def texts() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_the_repository_does_not_mention(what):
-    """Whoever clones it finds nothing that only its makers understand."""
+    """A clone contains nothing that only its makers understand."""
     pattern = re.compile(FORBIDDEN[what])
     found = [
         f"{name}:{number}: {line.strip()[:100]}"
@@ -57,6 +57,6 @@ def test_every_module_says_what_it_holds():
 
 
 def test_no_module_is_named_for_nothing():
-    """`util` and its like are signs that a thing has not been named yet."""
+    """`util` and similar names are signs that a module has no purpose yet."""
     names = {piece for module in modules() for piece in module.name.split(".")}
     assert names.isdisjoint({"util", "utils", "helper", "helpers", "common", "base", "misc"})

@@ -365,7 +365,7 @@ class ConsumeQueue:
         return None
 
     def points_behind(self, queue_offset: int, commit_log_offset_min: int) -> bool:
-        """Tell whether the record of this unit is still in the log. Bytes that are not a unit are not skipped as old."""
+        """Tell whether the record of this unit is still in the log. Bytes that are no unit are not skipped as old."""
         unit = self.unit(queue_offset)
         return unit is not None and (unit[0] >= commit_log_offset_min or is_garbage(unit))
 
