@@ -1,4 +1,4 @@
-"""Each service that consumes is tried in each flush mode: a put is shown at once, once forced, or once committed."""
+"""Each service that consumes is tested in each flush mode: a put is visible at once, once forced, or once committed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from reput.store.state.recorded_settings import load_store_settings, read_record
 FLUSH_MODES: dict[str, dict[str, Any]] = {
     "ASYNC_FLUSH": {},
     "SYNC_FLUSH": {"flush_disk_type": "SYNC_FLUSH"},
-    # A put is shown after a commit; a short time until then is as good a time as the usual 200 ms.
+    # A put is visible after a commit; the test uses a shorter interval than the usual 200 ms.
     "transient_pool": {
         "transient_store_pool_enable": True,
         "commit_interval_commit_log": 10,
         "commit_commit_log_thorough_interval": 10,
     },
 }
-# Modules whose stores are opened by this program and put to.
+# Modules whose stores are opened and written by this program.
 DRIVING = (
     "test_arrival_service",
     "test_broadcasting",
@@ -36,10 +36,10 @@ DRIVING = (
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have each test of a service run in all modes; one that starts programs, or reads a broker's store, once."""
+    """Run each test of a service in all modes; a test that starts programs or reads a broker's store runs once."""
     once = "golden" in metafunc.fixturenames or any(metafunc.definition.iter_markers("processes"))
     if metafunc.module.__name__.rpartition(".")[2] in DRIVING and not once:
-        # One mode on every Python, the others on one.
+        # The default mode runs on every Python, the others on one.
         usual, *others = FLUSH_MODES
         modes = [usual, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
         metafunc.parametrize("flush_mode", modes, indirect=True)
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def flush_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of the mode that this program's stores are opened in, unless a test says otherwise."""
+    """Return the mode in which this program's stores are opened by default."""
     name: str = getattr(request, "param", "ASYNC_FLUSH")
 
     def load(directory: Path, config: Path | None = None, **settings: Any) -> LoadedSettings:

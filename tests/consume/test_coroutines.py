@@ -18,7 +18,7 @@ WAIT_S = 60.0
 
 @pytest.mark.parametrize("face", [Administration, Consumer, TransactionService])
 def test_a_coroutine_is_the_twin_of_a_method(face):
-    """It has the method's name with the prefix, and takes and returns the same."""
+    """It has the method's name with the prefix, the same arguments, and the same result."""
     coroutines = {
         name: value
         for name, value in vars(face).items()
@@ -52,7 +52,7 @@ def test_leaving_a_consumer_lets_other_tasks_run(tmp_path, monkeypatch):
 
 
 def test_a_task_consumes_and_moves_its_group(tmp_path):
-    """With the twins alone."""
+    """Using only the twins."""
 
     async def work(store):
         async with store.consumer("billing", "orders") as consumer:

@@ -27,7 +27,7 @@ TIMEOUT = 60.0
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
-    """A folder on `sys.path` whose dispatchers are found like installed ones; descriptions are kept apart, too."""
+    """A folder on `sys.path` with dispatchers that are found like installed ones; descriptions are cached apart."""
     folder = PluginFolder(tmp_path / "plugins")
     monkeypatch.syspath_prepend(str(folder.folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -47,7 +47,7 @@ def context(log: LogWriter) -> Callable[..., GroupContext]:
     """Return a function that makes a context with given dispatchers, settings and options."""
 
     def make(*dispatchers: str, options: dict[str, dict[str, object]] | None = None, **settings: Any) -> GroupContext:
-        """*options* of each dispatcher, its ``plugin`` among them."""
+        """*options* of each dispatcher, including its ``plugin``."""
         for name, values in (options or {}).items():
             settings.update({f"dispatchers.{name}.{option}": value for option, value in values.items()})
         loaded = load_settings(dispatchers=list(dispatchers), **settings)
@@ -58,7 +58,7 @@ def context(log: LogWriter) -> Callable[..., GroupContext]:
 
 @pytest.fixture
 def inline(log: LogWriter) -> Iterator[Callable[..., InlineGroup]]:
-    """Return a function that starts an inline group over the log; all are stopped afterwards."""
+    """Return a function that starts an inline group on the log; all groups are stopped afterwards."""
     groups: list[InlineGroup] = []
 
     def start(context: GroupContext, capacity: int = 1 << 20, **header: int) -> InlineGroup:
@@ -75,7 +75,7 @@ def inline(log: LogWriter) -> Iterator[Callable[..., InlineGroup]]:
 
 @pytest.fixture
 def events(log: LogWriter) -> Callable[..., list[Any]]:
-    """Return a function that reads what a probe was called for, without the process id, of one kind if asked."""
+    """Return a function that reads the recorded calls of a probe, without process ids, optionally of one kind."""
 
     def read(name: str, kind: str | None = None) -> list[Any]:
         path = log.store_directory / f"{name}.events"
@@ -88,7 +88,7 @@ def events(log: LogWriter) -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def saved(log: LogWriter) -> Callable[[str], dict[str, Any]]:
-    """Return a function that reads what a probe holds on disk."""
+    """Return a function that reads a probe's data on disk."""
 
     def read(name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((log.store_directory / "reput/views" / name / "probe.json").read_bytes())
@@ -98,7 +98,7 @@ def saved(log: LogWriter) -> Callable[[str], dict[str, Any]]:
 
 
 class Running:
-    """A process group over a test log, with the writing end of its ring."""
+    """A process group on a test log, with the writing end of its ring."""
 
     def __init__(
         self, log: LogWriter, context: GroupContext, capacity: int = 1 << 20, slot_count: int = 32, **header: int
@@ -113,7 +113,7 @@ class Running:
         return next(row for row in self.group.status() if row.name == name)
 
     def wait_until(self, holds: Callable[[], object], what: str = "") -> None:
-        """Look every few milliseconds whether a condition holds."""
+        """Check a condition every few milliseconds until it holds."""
         deadline = time.monotonic() + TIMEOUT
         pause = threading.Event()
         while not holds():
@@ -125,7 +125,7 @@ class Running:
         self.wait_until(lambda: self.row(name).state in states, f"awaited={states}")
 
     def stop(self) -> None:
-        """Drain, and give everything back."""
+        """Drain, and release everything."""
         self.group.drain_and_stop()
         self.writer.close()
         self.memory.close()
@@ -133,7 +133,7 @@ class Running:
 
 @pytest.fixture
 def processes(log: LogWriter) -> Iterator[Callable[..., Running]]:
-    """Return a function that starts a process group over the log; all are stopped afterwards."""
+    """Return a function that starts a process group on the log; all groups are stopped afterwards."""
     running: list[Running] = []
 
     def start(context: GroupContext, **header: int) -> Running:
@@ -150,7 +150,7 @@ def processes(log: LogWriter) -> Iterator[Callable[..., Running]]:
     for started in running:
         if not started.memory.closed:
             if started.group.stop_event < 0:
-                # A test has ended the group itself.
+                # The test itself has ended the group.
                 started.writer.close()
                 started.memory.close()
             else:

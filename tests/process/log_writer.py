@@ -1,4 +1,4 @@
-"""LogWriter: a commit log of one segment and the frames for it, without the store's writer and its locks."""
+"""LogWriter: a commit log of one segment and its frames, without the store's writer and locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORE_ID = "0123456789abcdef" * 2
 
 
 class LogWriter:
-    """Writes records into *store_directory* and tells *publisher*, once there is one."""
+    """Writes records into *store_directory* and notifies *publisher*, once there is one."""
 
     def __init__(self, store_directory: Path) -> None:
         self.store_directory = store_directory
@@ -38,7 +38,7 @@ class LogWriter:
         os.close(self.descriptor)
 
     def put(self, count: int = 1, topic: str = "orders", body: bytes = b"body", *, durable: bool = False) -> int:
-        """Append *count* records as one frame and return where the log ends."""
+        """Append *count* records as one frame and return the log's end."""
         begin = self.end
         rows, properties = [], encode_properties({"TAGS": "paid", "KEYS": "k"})
         for _ in range(count):
@@ -79,7 +79,7 @@ class LogWriter:
         return self.end
 
     def header(self) -> dict[str, int]:
-        """Return what a ring is told at its beginning."""
+        """Return the initial values of a ring."""
         return {
             "appended": self.end,
             "durable": self.end,
@@ -89,14 +89,14 @@ class LogWriter:
         }
 
     def begin_epoch(self, *starts: int) -> None:
-        """Have the store's epochs begin at these offsets, after the first."""
+        """Begin epochs of the store at these offsets, after the first one."""
         from reput.store.state.epochs import Epoch, Epochs
 
         history = [Epoch(1, 0, 0), *(Epoch(number + 2, start, 0) for number, start in enumerate(starts))]
         (self.store_directory / "reput" / "epochs").write_bytes(seal(Epochs(STORE_ID, history)))
 
     def accept_damage(self, begin: int, end: int) -> None:
-        """Write down what `reput repair --accept` does."""
+        """Write the same record as `reput repair --accept`."""
         from reput.store.recovery.damage_list import DamagedRange, DamageList
 
         damage = DamageList([DamagedRange(begin, end, "test", accepted=True)])

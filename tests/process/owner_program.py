@@ -11,7 +11,7 @@ import sys
 
 
 def main() -> None:
-    """Open, say who runs, and put for ever."""
+    """Open the store, print the group, and put for ever."""
     store_directory, plugin_folder, *dispatchers = sys.argv[1:]
     sys.path.append(plugin_folder)
     import reput

@@ -1,4 +1,4 @@
-"""Source of a test dispatcher that keeps the offsets it was given, and misbehaves as its options say."""
+"""Source of a test dispatcher that stores the offsets it gets, and misbehaves as its options say."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def reput_describe_dispatcher():
 
 
 class PluginFolder:
-    """A folder for `sys.path` with one distribution of test dispatchers in it."""
+    """A folder for `sys.path` with one distribution of test dispatchers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -165,7 +165,7 @@ class PluginFolder:
 
     def add(self, name: str, description: str = 'reads="appended"', source: str | None = None) -> str:
         """Install a dispatcher: a probe that declares *description*, or any *source*. Return its name."""
-        # The module's name is as unique as the folder: modules stay loaded in the process that runs inline.
+        # The module's name is as unique as the folder, because modules stay loaded in a process with an inline group.
         module = f"plugin_{name}_{abs(hash(str(self.folder))):x}"
         text = PROBE.replace("DESCRIPTION", description) if source is None else source
         (self.folder / f"{module}.py").write_text(text)

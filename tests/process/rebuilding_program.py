@@ -9,7 +9,7 @@ import reput
 
 
 def main() -> None:
-    """Put, say how far, and rebuild for ever."""
+    """Put, print the position, and rebuild for ever."""
     store = reput.open(sys.argv[1], mapped_file_size_commit_log=1 << 20)
     while True:
         batch = [reput.Message("orders", b"body", keys=[f"key-{number}"]) for number in range(200)]

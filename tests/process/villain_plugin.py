@@ -1,4 +1,4 @@
-"""Source of a dispatcher that keeps the offsets it was given, and ruins its process as told until it is healed."""
+"""Source of a dispatcher that stores the offsets it gets, and harms its process as instructed until it is repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GroupReading: a group reads a store that nobody has open."""
+"""GroupReading: a group reads a store that no program has open."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ TOPIC = "Ember_work-12"
 
 @pytest.fixture
 def store(golden):
-    """A copy of a store whose groups have consumed something."""
+    """A copy of a store whose groups have committed offsets."""
     return golden("delay-retry-5.3") / "store"
 
 
 def test_a_group_goes_on_where_a_broker_left_it(store):
-    """Other groups and topics keep what they had."""
+    """Other groups and topics keep their offsets."""
     before = parse_config((store / "config" / "consumerOffset.json").read_text())
     with reading(store, GROUP, TOPIC, Settings()) as offsets:
         assert offsets.next_queue_offset(0) == 15
@@ -52,7 +52,7 @@ def test_a_group_goes_on_where_a_broker_left_it(store):
 
 
 def test_a_broker_with_light_queues_has_another_file(golden):
-    """The one that it reads itself."""
+    """reput reads and writes the same file."""
     store = golden("lmq-5.3") / "store"
     with reading(store, "%LMQ%cid", "%LMQ%t", Settings(enable_lmq=True)) as offsets:
         offsets.commit({0: 3})
@@ -62,7 +62,7 @@ def test_a_broker_with_light_queues_has_another_file(golden):
 
 
 def test_offsets_have_one_writer(store):
-    """Whoever writes the store keeps them in memory, and would overwrite ours."""
+    """The process that writes the store keeps them in memory, and would overwrite ours."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -93,7 +93,7 @@ def test_torn_offsets_leave_no_lock_behind(store):
 
 
 def test_a_group_that_may_not_consume_reads_nothing(store):
-    """Nor one that is not there and may not be made; no lock is left behind."""
+    """The same holds for a missing group that may not be created; no lock is left behind."""
     with ReadOnlyEngine(store, Settings()) as opened, StoppedStore(store, opened) as stopped:
         stopped.administration.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
     with reading(store, GROUP, TOPIC, Settings()) as found, pytest.raises(RequestRefused) as refused:

@@ -1,4 +1,4 @@
-"""Delayed messages: delivered when they are due, once, whatever happens to the program meanwhile."""
+"""Delayed messages are delivered when they are due, exactly once, through crashes and restarts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from reput.store.state.identity import read_identity
 from reput_hooks import Record
 from small_store import ManualClock, records, set_clock
 
-# In a unit of a consume queue.
+# Position of the field in a unit of a consume queue.
 TAGS_CODE_AT = 12
 
 
@@ -42,20 +42,20 @@ def wait_delivered(store: Store) -> None:
 
 @pytest.fixture(autouse=True)
 def _patient_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is postponed because its queue is not built yet would wait for a clock that nobody sets on."""
+    """A delivery postponed until its queue is built would wait for a clock that does not move."""
     monkeypatch.setattr(schedule_service, "WAIT_S", LIMIT_S)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store whose first level has no delay and whose second has one of an hour, under a clock that is set by hand."""
+    """A store with a manual clock, whose first level has no delay and whose second has one of an hour."""
     with open_inline(tmp_path / "store", message_delay_level="0s 1h 2s") as opened:
         set_clock(opened._engine.writer, ManualClock())
         yield opened
 
 
 def advance(store: Store, ms: int) -> None:
-    """Set the clock on, and have the service notice."""
+    """Advance the clock, and wait until the service has noticed."""
     assert isinstance(store._engine.writer.clock, ManualClock)
     assert store._engine.schedule is not None
     store._engine.writer.clock.ms += ms
@@ -64,19 +64,19 @@ def advance(store: Store, ms: int) -> None:
 
 
 def is_postponed(store: Store) -> bool:
-    """Whether the first level was tried, in vain, and is to be tried again."""
+    """Whether the first level was tried without success, and will be retried."""
     due = store._engine.schedule.levels[1].due
     return due is not None and due > store._engine.writer.clock.ms
 
 
 def delivered(store: Store) -> list[Record]:
-    """Return what was delivered, in the order of the log."""
+    """Return the delivered messages, in log order."""
     found = all_records(store)
     return [record for record in found if record.topic != SCHEDULE_TOPIC and "DELAY" in record.properties]
 
 
 def test_a_delayed_message_is_delivered_at_its_time_and_not_before(store):
-    """One hour is one hour: a millisecond before nothing is there."""
+    """One millisecond before the hour has passed, nothing is delivered."""
     result = store.put(reput.Message("orders", b"late", tags="paid", keys=["k1"], flag=7, queue_id=3, delay_level=2))
     advance(store, 3_599_999)
     store.put(reput.Message("orders", b"at once", delay_level=1))
@@ -90,7 +90,7 @@ def test_a_delayed_message_is_delivered_at_its_time_and_not_before(store):
     assert (late.body, late.flag, late.tags, late.keys) == (b"late", 7, "paid", ["k1"])
     assert late.born_timestamp == result.store_timestamp
     assert late.store_timestamp == result.store_timestamp + 3_600_000
-    # As RocketMQ leaves them on disk.
+    # The properties as RocketMQ writes them.
     assert late.properties == {
         "KEYS": "k1",
         "TAGS": "paid",
@@ -101,7 +101,7 @@ def test_a_delayed_message_is_delivered_at_its_time_and_not_before(store):
 
 
 def test_a_message_that_its_property_delays_is_delivered_at_its_time(store):
-    """Put again with what it was delivered with, it waits again, as with RocketMQ."""
+    """A message put again with the properties of its delivered copy waits again, as with RocketMQ."""
     for given in ({"DELAY": "2"}, None):
         store.put(reput.Message("orders", b"late", properties=given or delivered(store)[0].properties, queue_id=3))
         before = len(delivered(store))
@@ -111,7 +111,7 @@ def test_a_message_that_its_property_delays_is_delivered_at_its_time(store):
 
 
 def test_a_level_delivers_in_the_order_of_its_queue(store):
-    """Hundreds that are due at once come in the order in which they were put."""
+    """Hundreds that are due at the same time come in the order of their puts."""
     store.put_batch([reput.Message("orders", str(number).encode(), delay_level=2) for number in range(300)])
     advance(store, 3_600_000)
     wait_delivered(store)
@@ -119,7 +119,7 @@ def test_a_level_delivers_in_the_order_of_its_queue(store):
 
 
 def test_what_was_delivered_is_kept_at_close_and_waits_at_the_next_opening(tmp_path):
-    """Nothing is delivered again, and what waits goes on waiting."""
+    """No message is delivered twice, and waiting messages continue to wait."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s 1h") as store:
         store.put(reput.Message("orders", b"first", delay_level=1))
@@ -136,7 +136,7 @@ def test_what_was_delivered_is_kept_at_close_and_waits_at_the_next_opening(tmp_p
 
 
 def test_a_unit_that_has_the_hash_of_a_tag_makes_no_message_due_before_its_time(tmp_path):
-    """RocketMQ 4.9 writes such units where it dispatches while it recovers; the record says when it is due."""
+    """RocketMQ 4.9 writes such units if it dispatches during recovery; the record has the due time."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s 1h") as store:
         put_at = store.put(reput.Message("orders", b"late", tags="paid", delay_level=2)).store_timestamp
@@ -162,10 +162,10 @@ def wait_delivered_of(store: Store, level: int) -> None:
 
 @pytest.mark.parametrize("has_looked", [False, True], ids=["at once", "looked at before"])
 def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store, has_looked):
-    """The message was stored under a time that is days away; it is due at once, as in RocketMQ."""
+    """The message was stored with a time that is days ahead; it is due at once, as in RocketMQ."""
     store.put(reput.Message("orders", b"x", delay_level=2))
     if has_looked:
-        # It begins with a look at whatever waits.
+        # It begins by checking all waiting messages.
         wait_until(lambda: store._engine.schedule.begun and store._engine.schedule.levels[2].due)
     advance(store, -1_000_000_000)
     wait_delivered(store)
@@ -173,8 +173,8 @@ def test_a_clock_that_was_far_ahead_delays_nothing_by_that(store, has_looked):
 
 
 def test_another_table_of_levels_makes_none_wait_longer_than_it_says(tmp_path):
-    """What would be due later than the level's delay from now on is due at once, as in RocketMQ: of a store whose table
-    is not recorded no other is known."""
+    """A message that would be due later than its level's delay from now on is due at once, as in RocketMQ, because a
+    store without a recorded table may have had a different one."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="90m 1h") as store:
         for level in (1, 2):
@@ -189,7 +189,7 @@ def test_another_table_of_levels_makes_none_wait_longer_than_it_says(tmp_path):
 
 
 def test_what_waits_keeps_its_time_when_the_levels_are_changed(tmp_path):
-    """The change holds for what is put from then on."""
+    """The change applies to later messages."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="2h 1h") as store:
         store.put(reput.Message("orders", b"in two hours", delay_level=1))
@@ -204,7 +204,7 @@ def test_what_waits_keeps_its_time_when_the_levels_are_changed(tmp_path):
 
 
 def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):
-    """A message of one hour does not come at once because a second was taken back."""
+    """A message delayed by an hour is not delivered at once because the clock went back a second."""
     store.put(reput.Message("orders", b"x", delay_level=2))
     advance(store, -1000)
     store.put(reput.Message("orders", b"at once", delay_level=1))
@@ -217,7 +217,7 @@ def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):
 
 
 def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):
-    """It is reported and left in the log; those behind it are delivered."""
+    """It is reported and left in the log; later messages are delivered."""
     for properties in (
         {"DELAY": "1"},
         {"DELAY": "1", "REAL_TOPIC": "orders", "REAL_QID": "x"},
@@ -233,7 +233,7 @@ def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):
 
 
 def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
-    """It takes some of what is due and refuses the rest, which follows when there is room."""
+    """It accepts some of the due messages and refuses the rest, which follow when there is space."""
     with open_inline(tmp_path / "store", message_delay_level="1h", mapped_file_size_commit_log=4096) as store:
         set_clock(store._engine.writer, ManualClock())
         bodies = [str(number).encode() * 50 for number in range(40)]
@@ -257,13 +257,13 @@ def test_a_full_disk_delays_and_doubles_nothing(tmp_path):
 
 
 def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
-    """What lies before it is delivered, other levels go on, and it is reported once, until somebody accepts it."""
+    """Messages before it are delivered, other levels continue, and it is reported once, until it is accepted."""
     with open_inline(tmp_path / "store", message_delay_level="1h 2h 1h") as store:
         set_clock(store._engine.writer, ManualClock())
         levels = [1, 1, 1, 2, 3]
         results = store.put_batch([reput.Message("orders", b"%d" % at, delay_level=n) for at, n in enumerate(levels)])
         store.flush()
-        # Whoever builds the queue may still read the log.
+        # The queue's builder may still read the log.
         store.wait_for("consume_queue", store.appended, LIMIT_S)
         with (store.directory / "commitlog" / f"{0:020}").open("r+b") as segment:
             segment.seek(results[1].commit_log_offset + 4)
@@ -282,7 +282,7 @@ def test_a_record_that_is_damaged_holds_up_its_level_alone(tmp_path, caplog):
 
 
 def test_each_record_has_a_crc_of_its_own(tmp_path):
-    """With CRCs of whole records, a delivered message does not carry that of its scheduled record along."""
+    """With CRCs of whole records, a delivered message does not copy the CRC of its scheduled record."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s", enabled_append_prop_crc=True) as store:
         store.put(reput.Message("orders", b"x", properties={"a": "1", "empty": ""}, delay_level=1))
@@ -290,13 +290,13 @@ def test_each_record_has_a_crc_of_its_own(tmp_path):
         scheduled, copy = all_records(store)
     assert list(copy.properties) == ["a", "DELAY", "REAL_TOPIC", "REAL_QID", "__CRC32#"]
     assert copy.properties["__CRC32#"] != scheduled.properties["__CRC32#"]
-    # As a kill would leave it: the search knows it again.
+    # The state after a kill: the search recognises the copy.
     assert is_copy_of(copy, scheduled)
     assert check_store(path, store.settings).ok
 
 
 def test_delays_tell_what_waits(store):
-    """Per level: how many, and when the next is due."""
+    """Per level: how many messages wait, and when the next one is due."""
     result = store.put(reput.Message("orders", b"", delay_level=2))
     store.put(reput.Message("orders", b"", delay_level=2))
     (row,) = store.delays()
@@ -305,17 +305,17 @@ def test_delays_tell_what_waits(store):
 
 
 def test_without_a_consume_queue_nothing_is_delivered(tmp_path):
-    """And nothing is promised: there are no rows."""
+    """There are no rows either."""
     with reput.open(tmp_path / "store", mode="inline", dispatchers=[], message_delay_level="0s", **SMALL) as store:
         store.put(reput.Message("orders", b"", delay_level=1))
         assert store.delays() == []
 
 
 def test_a_store_of_rocketmq_is_carried_on(golden):
-    """What waited there is delivered once, byte for byte as RocketMQ would, and what it had delivered is left alone."""
+    """Its waiting messages are delivered once, byte for byte as by RocketMQ; earlier deliveries are not repeated."""
     path = golden("delay-retry-5.3") / "store"
     before = records(path)
-    # From before the opening: what is due is delivered at once.
+    # The offset before the opening, because due messages are delivered at once.
     end = before[-1].commit_log_offset + before[-1].record_size
     with reput.open(path, mode="inline") as store:
         wait_delivered(store)
@@ -337,7 +337,7 @@ def test_a_store_of_rocketmq_is_carried_on(golden):
 
 
 def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
-    """Its file is behind by all of them; the log is not, and nothing comes twice."""
+    """Its file lacks all of them; the log has them, and no message comes twice."""
     path = golden("delay-retry-5.3") / "store"
     (path / "abort").touch()
     manager = DelayOffsetManager(path)
@@ -353,7 +353,7 @@ def test_deliveries_of_a_rocketmq_that_was_killed_are_found_in_the_log(golden):
 
 
 def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_none(tmp_path):
-    """Such a record, as Spark writes a row it read, is no delivery: the message due behind it comes all the same."""
+    """Such a record, for example a row rewritten by Spark, is not a delivery: the next due message is delivered."""
     path = tmp_path / "store"
     with open_inline(path, message_delay_level="0s 1h", flush_delay_offset_interval=3_600_000) as store:
         store.put(reput.Message("orders", b"first", delay_level=1))
@@ -363,7 +363,7 @@ def test_somebody_who_puts_the_properties_of_a_delivered_message_again_hides_non
         store.put(reput.Message("orders", b"second", delay_level=1))
         store.put(MessageExtBrokerInner("orders", copy.body, properties=copy.properties))
         store._engine.schedule.known = False
-    # As a kill would have left it: nothing kept.
+    # The state after a kill: no offsets are stored.
     assert not (path / "reput" / "delay_offsets").exists()
     with open_inline(path, message_delay_level="0s 1h") as store:
         wait_delivered(store)
@@ -389,7 +389,7 @@ while True:
 @pytest.mark.processes
 @pytest.mark.parametrize(("mode", "programs"), [("inline", 5), ("processes", 3)])
 def test_nothing_is_delivered_twice_or_lost_through_kills_at_random(tmp_path, mode, programs):
-    """Some programs in turn delay messages and deliver them; each is killed somewhere in the middle."""
+    """Several programs in turn delay and deliver messages; each is killed at some point."""
     seed = random.randrange(1 << 30)
     print(f"seed={seed}")
     chance = random.Random(seed)
@@ -414,7 +414,7 @@ def test_nothing_is_delivered_twice_or_lost_through_kills_at_random(tmp_path, mo
             number = max([number, *map(int, program.stdout.read().split())])
             program.wait(LIMIT_S)
             program.stdout.close()
-        # One that was put and not told of.
+        # A message that was put without an acknowledgement.
         number += 1
     with open_inline(path, **settings) as store:
         wait_delivered(store)

@@ -1,4 +1,4 @@
-"""What could not be handled comes again, later each time, and in the end goes to the dead letters."""
+"""Failed messages come again, with increasing delays, and finally become dead letters."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def last(store: Store) -> Record:
 
 
 def sent_back(store: Store, record: Record, *arguments: int | None) -> Record:
-    """Send a message back and return its copy, whatever the store delivers meanwhile of what waited in it."""
+    """Send a message back and return its copy, regardless of other deliveries of the store."""
     result = send_back(store._engine, GROUP, record, *arguments)
     assert result is not None
     return all_records(store, result.commit_log_offset)[0]
 
 
 def test_a_message_comes_again_later_each_time(store):
-    """Ten seconds first, by RocketMQ's table: level 3, then one more each time."""
+    """Ten seconds at first, by RocketMQ's table: level 3, then one level more each time."""
     record = put_one(store)
     first = sent_back(store, record)
     assert (first.topic, first.queue_id, first.reconsume_times) == (SCHEDULE_TOPIC, 2, 1)
@@ -64,7 +64,7 @@ def test_a_message_comes_again_later_each_time(store):
         "REAL_QID": "0",
     }
     assert (first.body, first.flag, first.born_timestamp) == (b"body", 5, record.born_timestamp)
-    # The copy as it will be delivered, sent back once more.
+    # The copy as it will be delivered is sent back again.
     second = sent_back(store, replace(first, topic="%RETRY%billing"))
     assert (second.queue_id, second.reconsume_times) == (3, 2)
     assert second.properties["RETRY_TOPIC"] == "orders"
@@ -82,7 +82,7 @@ def test_a_level_that_is_named_is_taken_and_the_highest_is_the_longest(store):
     ("reconsume_times", "delay_level", "maximum"), [(16, 0, None), (2, 3, 2), (0, -1, None), (0, 0, 0)]
 )
 def test_the_dead_letters_take_what_came_often_enough(store, reconsume_times, delay_level, maximum):
-    """After the group's maximum, or that of the request, or when the consumer says so: at once, without a delay."""
+    """After the maximum of the group or of the request, or on the consumer's request: at once, without a delay."""
     record = replace(put_one(store), reconsume_times=reconsume_times)
     dead = sent_back(store, record, delay_level, maximum)
     assert (dead.topic, dead.queue_id, dead.reconsume_times) == ("%DLQ%billing", 0, reconsume_times + 1)
@@ -90,7 +90,7 @@ def test_the_dead_letters_take_what_came_often_enough(store, reconsume_times, de
 
 
 def test_topics_and_group_are_made_when_they_are_needed(store):
-    """With the queues that the group says and read and write permission; the configuration files have them."""
+    """With the group's number of queues and with read and write permission; they are in the configuration files."""
     store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3))
     record = put_one(store)
     queues = set()
@@ -105,7 +105,7 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
 
 
 def test_what_comes_again_comes_to_a_queue_that_is_read(store):
-    """Also if the group was given more retry queues after its retry topic was made."""
+    """Even if the group got more retry queues after its retry topic was created."""
     record = put_one(store)
     send_back(store._engine, GROUP, record)
     store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=64))
@@ -114,7 +114,7 @@ def test_what_comes_again_comes_to_a_queue_that_is_read(store):
 
 
 def test_a_group_without_retry_queues_gets_nothing_again(store):
-    """As in RocketMQ: the request succeeds and stores nothing."""
+    """Like in RocketMQ, the request succeeds and stores nothing."""
     store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0))
     record = put_one(store)
     end = store.appended
@@ -123,7 +123,7 @@ def test_a_group_without_retry_queues_gets_nothing_again(store):
 
 
 def test_what_is_not_permitted_is_refused_with_rocketmqs_code(store):
-    """And nothing is stored."""
+    """Nothing is stored."""
     record = put_one(store)
     end = store.appended
     with pytest.raises(RequestRefused) as refused:
@@ -145,7 +145,7 @@ def test_a_broker_that_takes_no_messages_takes_none_back(tmp_path):
 
 
 def test_copies_are_those_that_rocketmq_made(golden, golden_listing):
-    """Each record that its broker took back, taken back here: the fields and properties are the same."""
+    """Each record that its broker sent back is sent back here: fields and properties are the same."""
     rows = golden_listing("delay-retry-5.3")
     with reput.open(golden("delay-retry-5.3") / "store", mode="inline") as store:
         stored = {record.commit_log_offset: record for record in store.records()}
@@ -163,7 +163,7 @@ def test_copies_are_those_that_rocketmq_made(golden, golden_listing):
             group = target.removeprefix("%DLQ%").removeprefix("%RETRY%")
             level = 0 if dead else int(record.properties["DELAY"])
             result = send_back(store._engine, group, former, level, former.reconsume_times if dead else None)
-            # Meanwhile the store delivers what waited in it.
+            # Meanwhile the store delivers its waiting messages.
             own = next(store.records(result.commit_log_offset))
             for name in ("topic", "queue_id", "flag", "sys_flag", "born_timestamp", "born_host", "body", "properties"):
                 assert getattr(own, name) == getattr(record, name)
@@ -173,7 +173,7 @@ def test_copies_are_those_that_rocketmq_made(golden, golden_listing):
 
 
 def test_the_statistics_count_what_comes_back(store):
-    """By group and the topic where it came from first, and the dead letters apart."""
+    """By group and original topic, with dead letters counted separately."""
     record = put_one(store)
     send_back(store._engine, GROUP, record)
     send_back(store._engine, GROUP, record, -1)
@@ -183,7 +183,7 @@ def test_the_statistics_count_what_comes_back(store):
 
 @pytest.mark.parametrize(("reconsume_times", "maximum", "dead"), [(16, None, False), (17, None, True), (3, 2, True)])
 def test_a_consumer_that_sends_to_its_retry_topic_itself_meets_the_same_end(store, reconsume_times, maximum, dead):
-    """More deliveries than the maximum make a dead letter of it, without the delay that it asked for."""
+    """After more deliveries than the maximum it becomes a dead letter, without the requested delay."""
     message = MessageExtBrokerInner(
         "%RETRY%billing", b"x", properties={"DELAY": "4"}, delay_level=4, reconsume_times=reconsume_times
     )

@@ -1,4 +1,4 @@
-"""What waits in a store that nobody has open: delays and half messages, counted from its queues and offsets."""
+"""Waiting messages in a closed store: delays and half messages, counted from its queues and offsets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput.consume.delivery.transaction_messages import TransactionState
 
 
 def waiting(store: Path, **settings: object) -> tuple[dict[int, int] | None, int | None]:
-    """Return what the status of a store that nobody has open says."""
+    """Return the counts in the status of a closed store."""
     before = tree_digest(store)
     with reput.open(store, read_only=True, **settings) as opened:
         status = opened.status()
@@ -27,12 +27,12 @@ def waiting(store: Path, **settings: object) -> tuple[dict[int, int] | None, int
     [("basic-5.3", {}, 0), ("delay-retry-5.3", {17: 4, 18: 9}, 0), ("transaction-4.9", {}, 9)],
 )
 def test_what_waits_in_a_brokers_store_is_counted(golden_read_only, name, delays, half_messages):
-    """As the next opening finds it."""
+    """The same counts as after the next opening."""
     assert waiting(golden_read_only(name) / "store") == (delays, half_messages)
 
 
 def test_what_waits_after_a_close_is_counted(tmp_path):
-    """What was delivered or settled before is not, and a transaction counts once, however often it was asked about."""
+    """Delivered and settled messages do not count; a transaction counts once, however often its sender was asked."""
     path = tmp_path / "store"
     settings = {"message_delay_level": "0s 1h 2h", "transaction_time_out": 0, "transaction_check_interval": 3_600_000}
     with open_inline(path, **settings) as store:
@@ -44,7 +44,7 @@ def test_what_waits_after_a_close_is_counted(tmp_path):
         transactions.rollback(halves[1])
         asked = []
         transactions.on_check("shop", lambda half: asked.append(half) or TransactionState.UNKNOWN)
-        # One that was due already when somebody came to be asked may be asked about twice.
+        # A half message that was already due when the checker was registered may be asked about twice.
         wait_until(lambda: len({half.body for half in asked}) == 2 and store.delays()[0].waiting == 0)
         assert store.statistics().half_messages == 2
     assert waiting(path) == ({2: 2, 3: 1}, 2)
@@ -60,11 +60,11 @@ def test_a_close_before_anything_was_looked_for_leaves_it_known(tmp_path):
 
 
 def test_after_a_kill_nothing_is_known(tmp_path):
-    """What the queues lack, and what was delivered since the last keeping, is in the log alone."""
+    """Units missing in the queues, and deliveries since the last stored offsets, are only in the log."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         store.put(reput.Message("orders", b"late", delay_level=18))
-        # RocketMQ's sign of a program that has not closed.
+        # RocketMQ's sign of a program that did not close the store.
         abort = (path / "abort").read_bytes()
     (path / "abort").write_bytes(abort)
     assert waiting(path) == (None, None)
@@ -85,7 +85,7 @@ def test_a_search_that_a_close_has_cut_short_leaves_it_unknown(tmp_path):
 
 @pytest.mark.parametrize("name", ["delayOffset.json", "consumerOffset.json"])
 def test_a_file_that_cannot_be_read_keeps_nobody_from_the_status(tmp_path, name):
-    """What it would have told is not known."""
+    """Its counts are unknown."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         store.put(reput.Message("orders", b"late", delay_level=18))

@@ -1,4 +1,4 @@
-"""Transactions: stored first, delivered once their sender says so, and never twice."""
+"""Transactions: stored first, delivered once their sender commits them, and never twice."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def set_clock(store: Store, clock: ManualClock) -> None:
-    """Have the store see that clock from now on."""
+    """Make the store use this clock from now on."""
     small_store.set_clock(store._engine.writer, clock)
     store._engine.writer.log_clock = LogClock(clock, 0)
 
 
 class RunningClock(ManualClock):
-    """A clock whose seconds go on with its time."""
+    """A clock whose monotonic seconds advance with its time."""
 
     def monotonic(self) -> float:
         return self.ms / 1000
 
 
 def set_clock_after_idle(store: Store, clock: ManualClock) -> None:
-    """Have the store see that clock from now on, as if its last message were twelve hours old."""
+    """Make the store use this clock from now on, as if its last message were twelve hours old."""
     small_store.set_clock(store._engine.writer, clock)
     store._engine.writer.log_clock = LogClock(clock, clock.ms - 12 * 3_600_000)
 
@@ -68,17 +68,17 @@ def put_half(store: Store, body: bytes = b"body", **fields: object) -> HalfMessa
 
 
 def put_clients_half(store: Store, body: bytes = b"body", **properties: str) -> HalfMessage:
-    """Put a half message as a broker does for a client, whose properties are whatever they are."""
+    """Put a half message as a broker does for a client, with arbitrary properties."""
     message = MessageExtBrokerInner("orders", body, properties=properties, queue_id=2)
     return store.transactions.put_half(GROUP, message)
 
 
 def advance(store: Store, ms: int) -> None:
-    """Set the clock on, and have the service notice."""
+    """Advance the clock, and wait until the service has noticed."""
     assert isinstance(store._engine.writer.clock, ManualClock)
     clock, log_clock = store._engine.writer.clock, store._engine.writer.log_clock
     while ms > 0:
-        # A clock that jumps is not believed.
+        # The service does not trust a clock that jumps.
         clock.ms += min(ms, PARTED_MS // 2)
         ms -= PARTED_MS // 2
         log_clock.now_ms()
@@ -98,7 +98,7 @@ def progress(path: Path) -> tuple[int | None, int | None]:
 
 
 def test_a_committed_message_is_delivered_once(store):
-    """Nobody sees it before; then it lies in its real topic and queue, as RocketMQ writes it."""
+    """Before that it is invisible; then it is in its real topic and queue, as RocketMQ writes it."""
     half = put_half(store)
     assert of_topic(store, "orders") == []
     result = store.transactions.commit(half)
@@ -127,7 +127,7 @@ def test_a_committed_message_is_delivered_once(store):
 
 
 def test_a_transactions_queue_is_chosen_when_it_begins(store):
-    """The half message keeps its number, as for any other message: in turn, or by its sharding key."""
+    """The half message gets a queue like any other message: in turn, or by its sharding key."""
     store._engine.services.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3)
     )
@@ -148,7 +148,7 @@ def test_a_message_that_is_rolled_back_is_never_seen(store):
 
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
 def test_with_sync_flush_a_transaction_is_on_disk_when_that_is_said(tmp_path, answer):
-    """Begun or settled: what its sender was told no power cut takes back."""
+    """Begin and settlement: once its sender has the answer, a power cut cannot undo it."""
     with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         half = put_half(store)
         assert store._engine.writer.durable == store.appended
@@ -157,7 +157,7 @@ def test_with_sync_flush_a_transaction_is_on_disk_when_that_is_said(tmp_path, an
 
 
 def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path, monkeypatch):
-    """The status says so, as with a put; it can be committed before it is on disk."""
+    """The status says so, as for a put; it can be committed before it is on disk."""
     with open_inline(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as store:
         assert store.transactions.status() == 0
         with monkeypatch.context() as patched:
@@ -170,7 +170,7 @@ def test_a_transaction_for_which_the_disk_is_slow_is_there_all_the_same(tmp_path
 
 
 def test_what_a_hook_makes_of_a_half_message_is_what_is_committed(tmp_path):
-    """The transaction is known by what was stored, not by what was given."""
+    """The transaction is identified by the stored message, not by the given one."""
 
     class Signing:
         @reput_hooks.hookimpl
@@ -204,7 +204,7 @@ def test_every_transaction_has_an_id_of_its_own(store):
     ],
 )
 def test_only_the_half_message_that_is_named_rightly_is_settled(store, change):
-    """By group, queue offset and commit-log offset; anything else changes nothing."""
+    """By group, queue offset and commit-log offset; any other combination changes nothing."""
     half = put_half(store)
     end = store.appended
     with pytest.raises(RequestRefused) as refused:
@@ -222,7 +222,7 @@ def test_an_answer_that_says_nothing_settles_nothing(store):
 
 @pytest.mark.parametrize("state", [5, 1, True, "COMMIT", None])
 def test_a_state_that_is_none_settles_nothing(store, state):
-    """Neither a message that nobody committed is delivered, nor one dropped that nobody rolled back."""
+    """An uncommitted message is not delivered, and a message that was not rolled back is not dropped."""
     half = put_half(store)
     assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, state) is None
     assert store.transactions.status() == 1
@@ -231,7 +231,7 @@ def test_a_state_that_is_none_settles_nothing(store, state):
 
 @pytest.mark.parametrize("answer", [True, "ROLLBACK", 5, sys.exit])
 def test_an_answer_that_is_none_is_asked_for_again(store, answer, caplog):
-    """It is said in the log; the next one counts."""
+    """The invalid answer is logged; the next answer counts."""
     put_half(store)
     answers = [answer, COMMIT]
     store.transactions.on_check(GROUP, lambda half: sys.exit() if answers[0] is sys.exit else answers.pop(0))
@@ -246,7 +246,7 @@ def test_an_answer_that_is_none_is_asked_for_again(store, answer, caplog):
 
 
 def test_who_cannot_be_asked_is_refused(store):
-    """As is what is no message."""
+    """The same holds for a value that is not a message."""
     with pytest.raises(ConfigError, match="checker=5"):
         store.transactions.on_check(GROUP, 5)
     with pytest.raises(MessageIllegal, match="no message"):
@@ -254,7 +254,7 @@ def test_who_cannot_be_asked_is_refused(store):
 
 
 def test_what_no_transaction_can_be_is_refused(tmp_path):
-    """Delayed, without a group, to a topic that is none or transactions' own, or where the store takes none."""
+    """Delayed, without a group, to an invalid or internal topic, or if the store accepts no transactions."""
     with open_inline(tmp_path / "store") as store:
         with pytest.raises(MessageIllegal, match="delayed"):
             put_half(store, delay_level=1)
@@ -272,7 +272,7 @@ def test_what_no_transaction_can_be_is_refused(tmp_path):
 
 
 def test_a_sender_that_says_nothing_is_asked(store):
-    """After the time-out, with the message under its real topic; its answer settles the transaction."""
+    """After the time-out, with the message and its real topic; the answer settles the transaction."""
     asked: list[Record] = []
 
     def checker(half: Record) -> TransactionState:
@@ -294,7 +294,7 @@ def test_a_sender_that_says_nothing_is_asked(store):
 
 
 def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatch, caplog):
-    """Its answer does not count any more; the sender is asked again after the next opening."""
+    """Its late answer is ignored; the sender is asked again after the next opening."""
     monkeypatch.setattr("reput.consume.delivery.transaction_checks.CHECKER_PATIENCE_S", 0.01)
     asked, go_on = threading.Event(), threading.Event()
 
@@ -317,7 +317,7 @@ def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatc
 
 
 def test_a_late_commit_by_the_first_copy_delivers_once(store):
-    """The sender was asked, said it did not know, and commits with the offsets that it was given at first."""
+    """The sender was asked, answered "unknown", and commits with the offsets of the first copy."""
     half = put_half(store)
     store.transactions.on_check(GROUP, lambda _: UNKNOWN)
     advance(store, 6_000)
@@ -332,7 +332,7 @@ def test_a_late_commit_by_the_first_copy_delivers_once(store):
 
 
 def test_a_message_says_itself_for_how_long_nobody_asks(store):
-    """CHECK_IMMUNITY_TIME_IN_SECONDS; a commit that comes later than that has to be the answer to a question."""
+    """CHECK_IMMUNITY_TIME_IN_SECONDS; a commit that comes later must be the answer to a check."""
     asked: list[Record] = []
     store.transactions.on_check(GROUP, asked.append)
     half = put_half(store, properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"})
@@ -350,7 +350,7 @@ def test_a_message_says_itself_for_how_long_nobody_asks(store):
 
 
 def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
-    """Its message goes to TRANS_CHECK_MAX_TIME_TOPIC, once, and the transaction is over."""
+    """Its message goes to TRANS_CHECK_MAX_TIME_TOPIC, once, and the transaction ends."""
     with open_inline(tmp_path / "store", transaction_check_max=3, transaction_check_interval=1000) as store:
         set_clock(store, ManualClock())
         asked: list[Record] = []
@@ -379,7 +379,7 @@ def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
 
 
 def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_path, caplog):
-    """And keeps no other waiting; what can be put nowhere does not, either."""
+    """It does not block others; neither does one that cannot be put anywhere."""
     with open_inline(tmp_path / "store", transaction_check_max=2) as store:
         set_clock(store, ManualClock())
         asked: list[bytes] = []
@@ -426,15 +426,15 @@ def has_room(store: Store, size: int) -> bool:
 
 @pytest.mark.parametrize("fields", [{"delay_level": 2}, {"properties": {"DELAY": "2"}}])
 def test_a_transaction_is_not_delayed(store, fields):
-    """Whichever way its sender says it."""
+    """For every way to request a delay."""
     with pytest.raises(MessageIllegal, match="a transaction's message is not delayed: delay_level=2"):
         put_half(store, **fields)
     assert store.appended == 0
 
 
 def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store, monkeypatch):
-    """RocketMQ's own clients take it off; where one did not, the committed message waits, and is delivered once."""
-    # What is postponed because its queue is not built yet would wait for a clock that nobody sets on.
+    """RocketMQ's own clients remove it; if a client did not, the committed message waits, and is delivered once."""
+    # A delivery postponed until its queue is built would wait for a clock that does not move.
     monkeypatch.setattr(schedule_service, "WAIT_S", LIMIT_S)
     half = put_clients_half(store, DELAY="1")
     store.transactions.commit(half)
@@ -448,7 +448,7 @@ def test_a_delay_that_a_client_left_on_its_message_counts_from_the_commit(store,
 
 
 def test_without_anybody_to_ask_a_transaction_waits(store):
-    """No question is counted that nobody was asked; who registers later is asked then."""
+    """Only real checks are counted; a checker that is registered later is asked then."""
     put_half(store)
     advance(store, 3_600_000)
     store.transactions.on_check("others", lambda _: COMMIT)
@@ -460,7 +460,7 @@ def test_without_anybody_to_ask_a_transaction_waits(store):
 
 @pytest.mark.slow
 def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, caplog):
-    """It is as old as the log shows; RocketMQ discards what seems to be older than the log is kept."""
+    """Its age is that of the log; RocketMQ discards messages that seem older than the log's retention."""
     put_half(store)
     asked = []
     store.transactions.on_check(GROUP, asked.append)
@@ -472,7 +472,8 @@ def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, cap
     assert "have parted" in (store._engine.writer.notice or "")
     assert "the clock was set" in caplog.text
     store._engine.writer.clock.ms -= 100 * 3_600_000
-    # Seen before it goes on: the two seconds more would part the clocks, and the service look again only in a minute.
+    # Read before it advances: two more seconds would part the clocks, and the service would check again only in a
+    # minute.
     store._engine.writer.log_clock.now_ms()
     advance(store, 2_000)
     wait_until(lambda: len(asked) == 2)
@@ -482,7 +483,7 @@ def test_a_clock_that_runs_ahead_for_a_moment_gives_up_no_transaction(store, cap
 
 
 def test_a_sender_is_asked_in_time_after_the_store_has_lain_idle(store):
-    """The time-out counts from when the message was put, although the clock of the log is hours behind for a while."""
+    """The time-out counts from the put, although the log's clock is hours behind for a while."""
     set_clock_after_idle(store, RunningClock())
     store.transactions.on_check(GROUP, lambda _: COMMIT)
     put_half(store)
@@ -494,7 +495,7 @@ def test_a_sender_is_asked_in_time_after_the_store_has_lain_idle(store):
 
 
 def test_a_sender_is_asked_once_the_clock_shows_that_it_is_due(store, monkeypatch):
-    """The clock of the log catches up with the machine's after ten minutes, and nobody says so."""
+    """The log's clock catches up with the machine's after ten minutes, without a notification."""
     monkeypatch.setattr("reput.consume.delivery.open_transactions.LOOK_S", 0.01)
     clock = RunningClock()
     set_clock_after_idle(store, clock)
@@ -506,7 +507,7 @@ def test_a_sender_is_asked_once_the_clock_shows_that_it_is_due(store, monkeypatc
 
 
 def test_a_transaction_that_is_as_old_as_the_log_is_kept_is_given_up(store):
-    """By hours that have passed, whatever a clock has shown meanwhile."""
+    """By elapsed hours, whatever a clock has shown meanwhile."""
     put_half(store)
     asked = []
     store.transactions.on_check("others", asked.append)
@@ -516,7 +517,7 @@ def test_a_transaction_that_is_as_old_as_the_log_is_kept_is_given_up(store):
 
 
 def test_transactions_go_on_after_the_store_was_closed(tmp_path):
-    """Those that are settled stay settled, the others can be committed by what the sender remembers."""
+    """Settled ones stay settled; the others can be committed with the sender's stored offsets."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         halves = [put_half(store, str(number).encode()) for number in range(6)]
@@ -538,7 +539,7 @@ def test_transactions_go_on_after_the_store_was_closed(tmp_path):
 
 
 def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypatch):
-    """Of a batch that is too large to go whole the disk took the message and not its op record, which follows."""
+    """The disk accepted the message of an overlong batch but not its op record, which follows."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         half = put_half(store, b"x" * 1000)
@@ -565,7 +566,7 @@ def test_a_transaction_that_a_full_disk_cuts_is_settled_once(tmp_path, monkeypat
 
 
 def test_a_transaction_for_which_the_disk_has_no_room_waits(tmp_path, monkeypatch):
-    """Message and op record go whole or not at all; it can be settled later."""
+    """Message and op record are stored together or not at all; the transaction can be settled later."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         half = put_half(store)
@@ -585,7 +586,7 @@ def test_a_transaction_for_which_the_disk_has_no_room_waits(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_transactions_of_rocketmq_are_carried_on(golden):
-    """What it left pending is asked about and settled; what it had settled stays so."""
+    """Its pending ones are checked and settled; its settled ones stay settled."""
     path = golden("transaction-4.9") / "store"
     with reput.open(path, mode="inline") as store:
         before = list(store.records())
@@ -623,7 +624,7 @@ def test_transactions_of_rocketmq_are_carried_on(golden):
 
 
 def test_committed_messages_that_rocketmq_wrote_are_those_that_reput_writes(golden, golden_listing):
-    """Each half message that its broker committed, committed here from the same half: the same record but for times."""
+    """Each half message that its broker committed is committed here: the records are the same except for times."""
     with reput.open(golden("transaction-4.9") / "store", mode="inline") as store:
         before = list(store.records())
         transactions = store.transactions
@@ -689,7 +690,7 @@ while True:
 
 @pytest.mark.processes
 def test_nothing_is_committed_twice_through_kills_at_random(tmp_path):
-    """Five programs in turn; each is killed somewhere between half message, question, commit and op record."""
+    """Five programs in turn; each is killed somewhere between half message, check, commit and op record."""
     seed = random.randrange(1 << 30)
     print(f"seed={seed}")
     chance = random.Random(seed)

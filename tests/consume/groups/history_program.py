@@ -1,6 +1,6 @@
-"""A program that is killed: threads that put, threads that consume in groups, and a journal of both that survives.
+"""A program that will be killed: threads that put, threads that consume in groups, and a journal that survives.
 
-A line of the journal is written before what it tells is done any further, with one write, so that a kill loses none:
+A journal line is written, with one write, before the program proceeds with its event, so that a kill loses no line:
 
     try BODY                                     a put begins
     put BODY                                     it returned

@@ -1,4 +1,4 @@
-"""Consumers of a group that broadcasts: each is given every message."""
+"""Consumers of a broadcasting group: each receives every message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path):
 
 
 def bodies_of(consumer, count: int) -> str:
-    """Receive and acknowledge so many messages, and return their bodies."""
+    """Receive and acknowledge *count* messages, and return their bodies."""
     bodies = b""
     for _ in range(count):
         record = consumer.receive(WAIT_S)
@@ -35,7 +35,7 @@ def bodies_of(consumer, count: int) -> str:
 
 
 def test_every_consumer_of_the_group_is_given_every_message(store):
-    """Also those that come while they wait, each by its own filter; the store keeps no offset of the group."""
+    """Including messages that come while they wait, each by its own filter; the store keeps no offset of the group."""
 
     async def both() -> tuple[bytes, bytes]:
         async with (
@@ -61,7 +61,7 @@ def test_every_consumer_of_the_group_is_given_every_message(store):
 
 
 def test_a_consumer_goes_on_where_its_file_says(store, tmp_path):
-    """One without a file begins anew each time."""
+    """A consumer without a file starts from the beginning each time."""
     path = tmp_path / "program" / "cache-1.json"
     with store.consumer("caches", "orders", broadcast=True, offset_store=path) as consumer:
         assert bodies_of(consumer, 2) == "ab"
@@ -83,7 +83,7 @@ def test_a_consumer_goes_on_where_its_file_says(store, tmp_path):
 
 
 def test_a_torn_file_is_reported_and_not_begun_anew(store, tmp_path):
-    """Unless its backup is whole."""
+    """Unless its backup is undamaged."""
     path = tmp_path / "cache-1.json"
     path.write_text('{"offsetTable":{"ord')
     with pytest.raises(DamagedStore, match=r"cache-1\.json"):
@@ -94,7 +94,7 @@ def test_a_torn_file_is_reported_and_not_begun_anew(store, tmp_path):
 
 
 def test_what_fails_is_dropped(store, caplog):
-    """The others have done with it, or will: it comes to nobody again, and lies in no retry topic."""
+    """The other consumers receive it separately: it is not delivered again, and is in no retry topic."""
     with store.consumer("caches", "orders", broadcast=True) as consumer:
         assert consumer.retry(consumer.receive(WAIT_S)) is None
         assert "a failed broadcast message is dropped" in caplog.text
@@ -105,7 +105,7 @@ def test_what_fails_is_dropped(store, caplog):
 
 
 def test_the_consumers_of_a_group_broadcast_or_share(store, tmp_path):
-    """A mixture would be given some messages twice. A group that is gone may change its mind."""
+    """In a mixture, some messages would be delivered twice. A group without consumers may change its model."""
     with (
         store.consumer("caches", "orders", broadcast=True),
         pytest.raises(ConfigError, match="message_model_of_the_others=BROADCASTING"),
@@ -136,7 +136,7 @@ def test_a_group_may_be_forbidden_to_broadcast(store):
 
 
 def test_a_file_that_cannot_be_written_keeps_nothing_else_from_being(tmp_path, caplog):
-    """Whoever closes the consumer is told; where the store's closing does it, that is said in the log."""
+    """The caller that closes the consumer gets an error; if the store closes it, the error is logged."""
     blocked = tmp_path / "blocked"
     with reput.open(tmp_path / "store", mode="inline") as store:
         store.put(reput.Message("orders", b"a"))

@@ -28,7 +28,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def directory(tmp_path):
-    """Where the store lies."""
+    """The store's directory."""
     return tmp_path / "store"
 
 
@@ -46,7 +46,7 @@ def put(store, *bodies: str, topic: str = "orders", queue_id: int = 0, **fields:
 
 
 def bodies_of(consumer, count: int) -> list[str]:
-    """Receive and acknowledge so many messages, and return their bodies."""
+    """Receive and acknowledge *count* messages, and return their bodies."""
     bodies = []
     for _ in range(count):
         record = consumer.receive(WAIT_S)
@@ -57,13 +57,13 @@ def bodies_of(consumer, count: int) -> list[str]:
 
 
 def offsets(directory, group: str, topic: str = "orders") -> dict[int, int]:
-    """Return what is committed on disk."""
+    """Return the committed offsets on disk."""
     fields = parse_config((directory / "config" / "consumerOffset.json").read_text())
     return fields["offsetTable"].get(f"{topic}@{group}", {})
 
 
 def test_a_consumer_gets_every_message_once_and_goes_on_where_it_left(store, directory):
-    """What it acknowledged is committed when it goes."""
+    """Its acknowledged messages are committed when it leaves."""
     put(store, "a", "b", "c")
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 2) == ["a", "b"]
@@ -91,18 +91,18 @@ def test_what_was_not_acknowledged_is_given_again(store):
 
 
 def all_were_told(store, group: str, topic: str) -> None:
-    """Wait until whoever tells consumers of what was put has done so, and refers to none of them any more."""
+    """Wait until consumers were notified of all puts, and the notifier no longer refers to any of them."""
     store.wait_for("consume_queue", store.appended, WAIT_S)
     end = store.next_queue_offset(topic, 0)
     nothing = PullRequest(group=group, topic=topic, queue_id=0, queue_offset=end, subscription=subscribe(topic))
-    # The first is given up behind what had been taken up before it, the second behind all that came before the first.
+    # The first round ends after earlier notifications, the second after those that came before the first.
     for _ in range(2):
         store._engine.services.hold_service.pull_and_wait(nothing, 0)
 
 
 def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
-    """Python warns, and the others of its group are given what it had in its hands, and what comes then."""
-    # Nobody but the test looks for those that are gone.
+    """Python warns, and the group's other consumers receive its unacknowledged messages and all later ones."""
+    # Only the test checks for lost consumers.
     with reput.open(directory, mode="inline", flush_consumer_offset_interval=3_600_000) as store:
         put(store, "one", "two", "three")
         consumer = store.consumer("billing", "orders")
@@ -124,7 +124,7 @@ def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
 
 
 def test_a_task_that_waits_keeps_its_consumer(store):
-    """Even where the program refers to neither: the consumer of a task that was begun in passing goes on."""
+    """Even if the program refers to neither: a waiting task of a temporary consumer continues."""
     bodies = []
 
     async def work() -> None:
@@ -150,7 +150,7 @@ def test_a_task_that_waits_keeps_its_consumer(store):
 
 
 def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):
-    """Later ones may be done; after a new start they are not given again as long as the program lives."""
+    """Later messages may be acknowledged; they are not delivered again while the program lives."""
     put(store, "a", "b", "c", "d")
     with store.consumer("billing", "orders") as consumer:
         records = [consumer.receive(WAIT_S) for _ in range(4)]
@@ -161,7 +161,7 @@ def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):
 
 
 def test_a_consumer_waits_for_a_message(store):
-    """It is woken by the put."""
+    """A put wakes it."""
     group = None
 
     def put_when_it_waits() -> None:
@@ -177,7 +177,7 @@ def test_a_consumer_waits_for_a_message(store):
 
 
 def test_a_topic_may_come_later_than_its_consumer(store):
-    """And so may its further queues."""
+    """So may additional queues."""
     with store.consumer("billing", "orders", begin="latest") as consumer:
         put(store, "first", queue_id=0)
         assert bodies_of(consumer, 1) == ["first"]
@@ -186,7 +186,7 @@ def test_a_topic_may_come_later_than_its_consumer(store):
 
 
 def test_tasks_receive_too(store):
-    """Without holding up the loop."""
+    """Without blocking the loop."""
 
     async def main() -> list[str]:
         bodies = []
@@ -211,7 +211,7 @@ def test_tasks_receive_too(store):
 
 
 def test_two_consumers_of_a_group_share_the_queues(store):
-    """Each message goes to one of them; when one leaves, the other has it all."""
+    """Each message goes to one of them; when one leaves, the other gets all queues."""
     for queue_id in range(4):
         put(store, *(f"{queue_id}-{number}" for number in range(3)), queue_id=queue_id)
     with store.consumer("billing", "orders") as one, store.consumer("billing", "orders") as two:
@@ -225,7 +225,7 @@ def test_two_consumers_of_a_group_share_the_queues(store):
 
 
 def test_a_queue_changes_hands_when_nothing_of_it_is_in_flight(store):
-    """Otherwise two consumers would work on it at once."""
+    """Otherwise two consumers would process it at the same time."""
     put(store, "a", "b", queue_id=1)
     put(store, "x", queue_id=0)
     with store.consumer("billing", "orders") as one:
@@ -240,14 +240,14 @@ def test_a_queue_changes_hands_when_nothing_of_it_is_in_flight(store):
 
 
 def test_groups_know_nothing_of_each_other(store):
-    """Each gets every message."""
+    """Each group gets every message."""
     put(store, "a", "b")
     with store.consumer("billing", "orders") as billing, store.consumer("audit", "orders") as audit:
         assert bodies_of(billing, 2) == bodies_of(audit, 2) == ["a", "b"]
 
 
 def test_filters_choose(store):
-    """By tags, exactly: the hash of "AaAa" is that of "BBBB"; and by an expression."""
+    """By exact tags, although "AaAa" and "BBBB" have the same hash; and by an expression."""
     put(store, "one", tags="AaAa", properties={"price": "1"})
     put(store, "two", tags="BBBB", properties={"price": "20"})
     with store.consumer("billing", "orders", "BBBB || other") as consumer:
@@ -258,7 +258,7 @@ def test_filters_choose(store):
 
 
 def test_consumers_of_one_group_want_the_same(store):
-    """Another filter would take messages from the others."""
+    """A consumer with another filter would take messages from the others."""
     with (
         store.consumer("billing", "orders", "a"),
         pytest.raises(ConfigError, match="filter_of_the_others='a'"),
@@ -267,7 +267,7 @@ def test_consumers_of_one_group_want_the_same(store):
 
 
 def test_the_group_rewinds(store):
-    """To its beginning, to a time, to a place."""
+    """To its beginning, to a time, to an offset."""
     put(store, "a", "b", "c")
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 3) == ["a", "b", "c"]
@@ -286,7 +286,7 @@ def test_the_group_rewinds(store):
 
 
 def test_a_group_may_begin_with_what_comes(store):
-    """It goes on there, also if it never got a message."""
+    """It continues there, even if it never received a message."""
     put(store, "old")
     with store.consumer("billing", "orders", begin="latest") as consumer:
         assert consumer.receive(timeout=0) is None
@@ -296,7 +296,7 @@ def test_a_group_may_begin_with_what_comes(store):
 
 
 def test_a_place_that_is_none_moves_nobody(store):
-    """Nothing is committed of it, either: an offset below or behind the queue, a queue or topic that is not its own."""
+    """Nothing is committed: an offset outside the queue, or a queue or topic of another consumer."""
     put(store, "a", "b", "c")
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 1) == ["a"]
@@ -324,7 +324,7 @@ def test_a_place_that_is_none_moves_nobody(store):
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.0])
 def test_who_does_not_wait_is_told_at_once(store, timeout):
-    """Threads and tasks; a time limit that is none is refused, and one without end has none."""
+    """Threads and tasks; an invalid time limit is refused, and an infinite one is no limit."""
     with store.consumer("billing", "orders") as consumer:
         assert consumer.receive(timeout) is None
         assert asyncio.run(consumer.areceive(timeout)) is None
@@ -342,7 +342,7 @@ def test_who_does_not_wait_is_told_at_once(store, timeout):
 
 
 def test_a_task_that_gives_up_loses_nothing(store):
-    """Whenever it is cancelled, whether a message was on its way or not: each is given to somebody, once."""
+    """Regardless of when it is cancelled, each message is delivered exactly once."""
 
     async def work(consumer):
         bodies = []
@@ -371,7 +371,7 @@ def test_a_task_that_gives_up_loses_nothing(store):
 
 
 def test_a_loop_may_be_left_early(store):
-    """What it was given is still in flight, and the next loop goes on behind it, in another event loop, too."""
+    """Its messages are still in flight, and the next loop continues after them, also in another event loop."""
     put(store, "a", "b", "c")
 
     async def first(consumer):
@@ -388,7 +388,7 @@ def test_a_loop_may_be_left_early(store):
 
 
 def test_whoever_waits_is_told_of_the_consumers_end(store):
-    """A thread and tasks of two loops, one of which has ended without saying so; who comes later is told, too."""
+    """A thread, and tasks of two loops, one of which ended without closing; later waits end, too."""
     consumer = store.consumer("billing", "orders")
     told = []
     waiting = threading.Barrier(3)
@@ -429,7 +429,7 @@ def test_whoever_waits_is_told_of_the_consumers_end(store):
 
 
 def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
-    """At least once: the copy is stored, and nobody is told that the message was not his."""
+    """At least once: the copy is stored, without an error about the moved queue."""
     from reput.consume.groups import consumer as module
 
     put(store, "a")
@@ -452,7 +452,7 @@ def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch
 
 
 def test_a_message_of_several_queues_is_given_from_each(directory):
-    """Multi-dispatch: it is in flight in each until it was acknowledged for each, and all are committed in the end."""
+    """Multi-dispatch: it is in flight in each queue until acknowledged there, and finally all are committed."""
     light = ["%LMQ%a", "%LMQ%b"]
     options = {"enable_lmq": True, "enable_multi_dispatch": True}
     with (
@@ -472,13 +472,13 @@ def test_a_message_of_several_queues_is_given_from_each(directory):
 
 
 def test_a_forked_child_consumes_nothing(store, directory):
-    """Its consumers are closed, and the files are the parent's."""
+    """Its consumers are closed, and the files belong to the parent."""
     put(store, "a", "b")
     with store.consumer("billing", "orders") as consumer:
         record = consumer.receive(WAIT_S)
         consumer.commit()
         with store._engine.services.consumer_groups["billing"].lock, warnings.catch_warnings():
-            # A program with threads is warned of what is tried here.
+            # Python warns about forking a program with threads.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
@@ -513,7 +513,7 @@ def test_a_forked_child_consumes_nothing(store, directory):
 
 
 def test_a_consumer_that_acknowledges_nothing_waits(store, caplog):
-    """It says so once, and goes on after an acknowledgement."""
+    """It logs this once, and continues after an acknowledgement."""
     put(store, *"abcd")
     with store.consumer("billing", "orders", in_flight_max=2) as consumer:
         first = consumer.receive(WAIT_S)
@@ -525,7 +525,7 @@ def test_a_consumer_that_acknowledges_nothing_waits(store, caplog):
 
 
 def test_the_loop_of_a_consumer_ends_with_the_store(directory):
-    """Whoever waits is woken, and what was acknowledged is kept."""
+    """Waiting consumers are woken, and acknowledged messages are committed."""
     with reput.open(directory, mode="inline") as store:
         put(store, "a")
         consumer = store.consumer("billing", "orders")
@@ -569,7 +569,7 @@ def test_the_loop_of_a_consumer_ends_with_the_store(directory):
     ],
 )
 def test_a_wrong_request_is_refused(store, arguments, error):
-    """Nothing is stored of it."""
+    """It stores nothing."""
     options = arguments[3] if len(arguments) > 3 else {}
     with pytest.raises(error):
         store.consumer(*arguments[:3], **options)
@@ -578,7 +578,7 @@ def test_a_wrong_request_is_refused(store, arguments, error):
 
 
 def test_a_group_that_may_not_consume_is_refused(directory):
-    """Where groups are not made by themselves."""
+    """If groups are not created automatically."""
     with (
         reput.open(directory, mode="inline", auto_create_subscription_group=False) as store,
         pytest.raises(RequestRefused) as refused,
@@ -588,7 +588,7 @@ def test_a_group_that_may_not_consume_is_refused(directory):
 
 
 def test_statistics_count_what_a_group_was_given(store):
-    """What nobody measured is not known."""
+    """Unmeasured values are unknown."""
     put(store, "a", "b")
     with store.consumer("billing", "orders") as consumer:
         bodies_of(consumer, 2)
@@ -603,7 +603,7 @@ def test_statistics_count_what_a_group_was_given(store):
 
 
 def test_a_retry_that_cannot_be_is_refused(store):
-    """The message is in flight as before."""
+    """The message stays in flight."""
     put(store, "a")
     with store.consumer("billing", "orders") as consumer:
         record = consumer.receive(WAIT_S)
@@ -615,7 +615,7 @@ def test_a_retry_that_cannot_be_is_refused(store):
 
 
 def test_what_is_sent_back_comes_again_later(directory):
-    """To the same group, from its first topic and counted; in the end it is a dead letter."""
+    """In the same group, from its original topic and with a count; finally it becomes a dead letter."""
     with reput.open(directory, mode="inline", message_delay_level="1s") as store:
         put(store, "a", tags="paid")
         with store.consumer("billing", "orders", "paid") as consumer:
@@ -635,7 +635,7 @@ def test_what_is_sent_back_comes_again_later(directory):
 
 
 def test_without_queues_there_is_nothing_to_consume(directory):
-    """Waiting would be for ever."""
+    """Waiting would never end."""
     with (
         reput.open(directory, mode="inline", dispatchers=["index"]) as store,
         pytest.raises(ConfigError, match="dispatchers=index"),
@@ -644,7 +644,7 @@ def test_without_queues_there_is_nothing_to_consume(directory):
 
 
 def test_torn_offsets_are_taken_from_before(directory):
-    """The last change is lost with the file; what it was before is kept beside it."""
+    """The backup has the state before the last change, which is lost with the file."""
     for count in (1, 2):
         with reput.open(directory, mode="inline") as store:
             put(store, *"abc"[: 4 - count])
@@ -658,7 +658,7 @@ def test_torn_offsets_are_taken_from_before(directory):
 
 
 def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
-    """Its next messages have the first offsets again."""
+    """Its next messages begin at offset 0 again."""
     put(store, "a", "b", "c")
     with store.consumer("billing", "orders") as consumer:
         assert bodies_of(consumer, 2) == ["a", "b"]
@@ -673,7 +673,7 @@ def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
 
 
 def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkeypatch):
-    """A consumer that waits meanwhile goes on waiting, until the topic has messages again."""
+    """A consumer that waits meanwhile continues to wait, until the topic has messages again."""
     put(store, "a", "b", "c")
     wait = GoneDirectory.wait
     meanwhile = []
@@ -694,7 +694,7 @@ def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkey
 
 
 def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store, monkeypatch):
-    """Its builder was killed when it had just shown the message; the next one shows it again."""
+    """Its builder was killed right after showing the message; the next builder shows it again."""
     reader = store._engine.services.group_reader
     get, results = reader.get, []
 
@@ -720,7 +720,7 @@ def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store
 
 @pytest.mark.processes
 def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
-    """Every message comes once, in its order, while the queue's builder dies again and again."""
+    """Every message comes once, in order, while the queue's builder is killed repeatedly."""
     with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
         for number in range(12):
             put(store, str(number))
@@ -734,7 +734,7 @@ def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
 
 @pytest.mark.processes
 def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
-    """It learns of messages itself; a thread that begins to wait is not forgotten for it."""
+    """It learns of messages itself; a thread that starts to wait is still notified."""
     told_by = []
     grown = ConsumerGroup.grown
 
@@ -743,7 +743,7 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
         grown(self, queues)
 
     monkeypatch.setattr(ConsumerGroup, "grown", note)
-    # A loop hands over what takes long.
+    # A loop hands long waits over to the thread.
     monkeypatch.setattr(loop_arrivals, "WAIT_S", WAIT_S)
 
     async def receive_one(store, consumer, text):
@@ -756,7 +756,7 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
 
     def put_later(store, consumer, text):
         def is_waited_for():
-            # Whoever is about to wait has the lock until he does.
+            # A consumer that is about to wait holds the lock until it waits.
             group = store._engine.services.consumer_groups["billing"]
             with group.lock:
                 return group.thread_count == 1
@@ -778,7 +778,7 @@ def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
 
 
 def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(store, directory, caplog):
-    """From the moment of its description on; a deletion ends that. More consumers than queues are warned of once."""
+    """From the time of its description until a deletion. A warning about more consumers than queues comes once."""
     store.put(reput.Message("orders", b"before"))
     store._engine.services.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2)
@@ -795,7 +795,7 @@ def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(stor
 
 
 def test_an_expression_is_not_taken_for_a_tag(store):
-    """It would select nothing, for ever; compiled, or as tags on purpose, it is taken."""
+    """It would never match; it must be compiled, or explicitly parsed as tags."""
     with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse.* filter='price > 5'"):
         store.consumer("billing", "orders", "price > 5")
     with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse_tags"):
@@ -806,7 +806,7 @@ def test_an_expression_is_not_taken_for_a_tag(store):
 
 
 def test_a_refusal_says_what_to_do_about_itself(store):
-    """Not where to look for something else."""
+    """The advice is about the refused request."""
     put(store, "a")
     with store.consumer("billing", "orders") as consumer:
         record = consumer.receive(WAIT_S)

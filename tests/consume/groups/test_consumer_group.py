@@ -1,4 +1,4 @@
-"""ConsumerGroup: queues that come and go while they are consumed, and records that cannot be read."""
+"""ConsumerGroup: queues that are added and removed during consumption, and unreadable records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path):
 
 
 def describe(store, queue_nums: int) -> None:
-    """Have the topic be read in so many queues."""
+    """Describe the topic with this number of queues to read."""
     store._engine.services.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=queue_nums, write_queue_nums=4)
     )
@@ -35,7 +35,7 @@ def queues(store) -> set[tuple[str, int]]:
 
 
 def received(store, consumer) -> list[bytes]:
-    """Return the bodies of what is there, in order."""
+    """Return the bodies of the available messages, in order."""
     store.wait_for("consume_queue", store.appended, WAIT_S)
     bodies = []
     while (record := consumer.receive(0)) is not None:
@@ -45,7 +45,7 @@ def received(store, consumer) -> list[bytes]:
 
 
 def test_a_topic_is_read_in_fewer_queues_or_more(store):
-    """Nobody is told by an error, and what was put to a queue before it was to be read is given then."""
+    """No error is raised, and messages put to a queue before it became readable are delivered then."""
     describe(store, 3)
     with store.consumer("billing", "orders") as first, store.consumer("billing", "orders") as second:
         for queue_id in range(4):
@@ -66,7 +66,7 @@ def test_a_topic_is_read_in_fewer_queues_or_more(store):
 
 
 def test_one_put_to_a_far_queue_makes_no_queue_between(store):
-    """A topic that is described nowhere has the queues that were put to, whatever their numbers."""
+    """A topic without a description has the queues that were put to, whatever their numbers."""
     far = 2**31 - 1
     store.put(reput.Message("orders", b"far", queue_id=far))
     store.put(reput.Message("orders", b"near", queue_id=2))
@@ -91,7 +91,7 @@ def test_one_put_to_a_far_queue_makes_no_queue_between(store):
 
 
 def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
-    """An operator's reset and the first commit behind it come one after the other, not across each other."""
+    """An operator's reset and a concurrent commit are serialised."""
     for number in range(3):
         store.put(reput.Message("orders", b"%d" % number))
     store.wait_for("consume_queue", store.appended, WAIT_S)
@@ -129,7 +129,7 @@ def test_what_is_done_while_an_offset_is_reset_is_done(store, monkeypatch):
 
 
 def test_a_record_that_is_damaged_holds_up_its_queue_alone(store):
-    """What lies before it is given; it is reported each time, and neither passed over nor committed."""
+    """Messages before it are delivered; it is reported each time, and neither skipped nor committed."""
     results = [store.put(reput.Message("orders", b"%d" % number)) for number in range(40)]
     store.wait_for("consume_queue", store.appended, WAIT_S)
     store.flush()

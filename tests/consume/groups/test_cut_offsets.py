@@ -1,4 +1,4 @@
-"""Offsets that are ahead of a log which has lost its end in a power cut."""
+"""Offsets beyond the end of a log that a power cut has shortened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def put(store, *bodies: bytes) -> None:
 
 
 def test_a_group_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tmp_path, caplog):
-    """What it had consumed is gone, and the next messages have those offsets: they are given all the same."""
+    """Messages that it had consumed are gone, and the next messages get their offsets: they are delivered."""
     with open_inline(tmp_path / "store") as store:
         put(store, b"0", b"1")
         store.flush()
@@ -34,7 +34,7 @@ def test_a_group_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tm
         with store.consumer("billing", "orders") as consumer:
             for _ in range(4):
                 consumer.acknowledge(consumer.receive(WAIT_S))
-    # As the disk was left: the offsets were on it, the end of the log was not.
+    # The disk's state: it has the offsets, but not the end of the log.
     shutil.copytree(tmp_path / "store" / "config", tmp_path / "cut" / "config", dirs_exist_ok=True)
     with open_inline(tmp_path / "cut") as store:
         put(store, b"new", b"newer")
@@ -44,7 +44,7 @@ def test_a_group_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tm
 
 
 def test_a_group_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path, caplog):
-    """Nothing is left of the queue, or of the log, but the offset that was on disk: the new messages are given."""
+    """Only the stored offset is left, neither queue nor log: the new messages are delivered."""
     for kept in ([], ["other"]):
         root = tmp_path / str(len(kept))
         with open_inline(root / "store") as store:
@@ -66,7 +66,7 @@ def test_a_group_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path,
 
 
 def test_committed_offsets_are_compared_with_the_log_only_where_it_may_have_lost_something(tmp_path, monkeypatch):
-    """A store that was closed opens without reading the offsets of all groups; after a kill they are read."""
+    """Opening a cleanly closed store does not read the offsets of all groups; after a kill they are read."""
     with open_inline(tmp_path / "store") as store:
         put(store, b"0", b"1")
         with store.consumer("billing", "orders") as consumer:
@@ -90,7 +90,7 @@ def test_committed_offsets_are_compared_with_the_log_only_where_it_may_have_lost
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_a_broadcasting_consumer_misses_nothing_that_takes_the_place_of_what_a_power_cut_took(tmp_path, caplog, kept):
-    """Its own file was on disk, the end of the log was not; it comes only after the new messages have been put."""
+    """Its own file was on disk, the end of the log was not; it returns only after new messages have been put."""
     path = tmp_path / "place.json"
     with open_inline(tmp_path / "store") as store:
         put(store, *(b"kept",) * kept)
@@ -119,7 +119,7 @@ def test_a_broadcasting_consumer_misses_nothing_that_takes_the_place_of_what_a_p
 
 
 def test_a_broadcasting_consumer_misses_nothing_of_a_queue_that_a_power_cut_took_whole(tmp_path, caplog):
-    """The queue comes again only after the consumer has gone on in another one, and has come a second time."""
+    """The queue exists again only after the consumer has continued in another one, and has returned a second time."""
     path = tmp_path / "place.json"
 
     def consume(store: reput.Store, *bodies: bytes) -> None:
@@ -150,10 +150,10 @@ def test_a_broadcasting_consumer_misses_nothing_of_a_queue_that_a_power_cut_took
 
 @pytest.mark.parametrize("cut", [None, 50])
 def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it(tmp_path, cut):
-    """A file is missing, or was cut short, within the queue: it is named."""
+    """A file within the queue is missing or was cut short: the error names it."""
     with open_inline(tmp_path / "store", mapped_file_size_consume_queue=200) as store:
         put(store, *(b"%d" % number for number in range(50)))
-        # Nobody has the file open any more, to write it or to force it.
+        # No process has the file open any more to write or force it.
         wait_until(lambda: store._engine.views.durable_cursors()["consume_queue"] == store.appended)
         lost = tmp_path / "store" / "consumequeue" / "orders" / "0" / f"{25 * 20 // 200 * 200:020d}"
         if cut is None:
@@ -165,7 +165,7 @@ def test_a_queue_that_has_lost_a_file_says_so_to_whoever_looks_for_a_place_in_it
 
 
 def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path, monkeypatch):
-    """Two queues have grown, and one is damaged: the consumer has the other one."""
+    """Two queues have grown, and one is damaged: the consumer gets the other one."""
     with open_inline(tmp_path / "store") as store, store.consumer("billing", "orders"):
         shared = store._engine.services.consumer_groups["billing"]
         find = shared.new_queue
@@ -183,7 +183,7 @@ def test_a_queue_that_cannot_be_read_keeps_no_other_from_being_told_of(tmp_path,
 
 
 def test_a_broadcasting_consumer_begins_anew_with_another_store_in_the_place_of_its_own(tmp_path):
-    """Also where that has more messages already than it had consumed."""
+    """Even if the other store has more messages than the consumer had consumed."""
     path = tmp_path / "place.json"
     for name, bodies in (("old", [b"0", b"1"]), ("new", [b"2", b"3", b"4"])):
         with open_inline(tmp_path / name) as store:
@@ -196,7 +196,7 @@ def test_a_broadcasting_consumer_begins_anew_with_another_store_in_the_place_of_
 
 
 def test_a_file_of_offsets_that_does_not_say_where_the_log_ended_counts_up_to_the_end(tmp_path):
-    """As a version before wrote it."""
+    """An earlier version wrote such files."""
     offsets = LocalFileOffsetStore(tmp_path / "place.json", NoLog())
     ConsumerOffsetManager.commit_offset(offsets, "caches", "orders", 0, 5)
     offsets.persist()
@@ -208,11 +208,11 @@ def test_a_file_of_offsets_that_does_not_say_where_the_log_ended_counts_up_to_th
 
 
 class NoLog:
-    """Nothing is asked of it."""
+    """A log that is never used."""
 
 
 def test_offsets_of_queues_that_others_fill_are_left_alone(tmp_path):
-    """Where a queue ends that RocketMQ alone puts to, the writer does not know. What was never put to begins with 0."""
+    """The writer does not know the end of a queue that only RocketMQ writes. A queue without puts begins at 0."""
     offsets = ConsumerOffsetManager(tmp_path)
     for topic, queue_id in (("orders", 0), ("orders", 1), ("orders", 2), ("foreign", 0), ("absent", 0)):
         offsets.commit_offset("billing", topic, queue_id, 5)

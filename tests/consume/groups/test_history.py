@@ -1,4 +1,4 @@
-"""What producers and consumers went through, held against what may happen, through kills at random."""
+"""The history of producers and consumers is checked against the guarantees, through random kills."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 90
 
 
 def run_program(store: Path, journal: Path, run: int, seed: int, mode: str) -> subprocess.Popen[str]:
-    """Start the program and return it once its threads are at work."""
+    """Start the program and return it once its threads run."""
     program = subprocess.Popen(
         [sys.executable, "-W", "error", str(PROGRAM), str(store), str(journal), str(run), str(seed), mode],
         stdout=subprocess.PIPE,
@@ -42,7 +42,7 @@ def committed(store: Path) -> dict[tuple[str, int], int]:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_no_kill_loses_invents_or_disorders_a_message(tmp_path):
-    """At least once: nothing is given again that was committed, and nothing twice without a consumer that went."""
+    """At least once: no committed message comes again, and none comes twice unless a consumer left."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")
     dice = random.Random(seed)
@@ -68,11 +68,11 @@ def test_no_kill_loses_invents_or_disorders_a_message(tmp_path):
 
 
 def check_history(lines: list[str], floors: list[dict[tuple[str, int], int]]) -> None:
-    """Fail on anything that may not happen. *floors*: what was committed on disk before each run."""
+    """Fail on any violation. *floors*: the committed offsets on disk before each run."""
     tried, put = set(), set()
     got: dict[str, set[str]] = defaultdict(set)
     place: dict[tuple[int, int], str] = {}
-    # By run, group, queue: the consumer that was given something last, and the offset.
+    # By run, group and queue: the consumer of the last delivered message, and its offset.
     last: dict[tuple[int, str, int], tuple[str, int]] = {}
     for line in lines:
         kind, *words = line.split(" ")
@@ -98,7 +98,7 @@ def check_history(lines: list[str], floors: list[dict[tuple[str, int], int]]) ->
 
 
 def test_the_checker_finds_what_may_not_happen():
-    """A lost, an invented, a disordered and a repeated message."""
+    """A lost, an invented, a reordered and a repeated message."""
     good = ["try a", "put a", "try b", "put b"]
     given = [f"got 0 {group} 0.1 0 {number} {body}" for group in GROUPS for number, body in enumerate("ab")]
     check_history([*good, *given], [{}])

@@ -1,4 +1,4 @@
-"""ArrivalService: queues that have new messages, and how those who wait for them are told."""
+"""ArrivalService: queues with new messages, and the notification of waiting consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arrival_service(store):
 
 
 def test_a_message_that_cannot_be_read_yet_is_looked_for_until_its_view_has_it(store, arrival_service, monkeypatch):
-    """A message without a unit keeps nobody busy; a view that went back again does not stop the looking."""
+    """A message without a unit causes no busy loop; if a view goes back, the search continues."""
     store.put(reput.Message("orders", b"a", queue_id=0))
     store.wait_for("consume_queue", store.appended, WAIT_S)
     looked = []
@@ -45,7 +45,7 @@ def test_a_message_that_cannot_be_read_yet_is_looked_for_until_its_view_has_it(s
 
 
 def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(arrival_service):
-    """A put goes through the loops of a topic, not through its watches: the service's thread looks at these."""
+    """A put visits the loops of a topic, not its watches: the service's thread visits these."""
     told = []
     watches = [arrival_service.watch(("crowded", "other"), told.append) for _ in range(500)]
     assert arrival_service.loops_of_topic == {"crowded": {None: 500}, "other": {None: 500}}
@@ -67,7 +67,7 @@ def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(arrival_ser
 
 
 def test_a_watch_is_told_by_its_loop_or_by_the_thread(arrival_service):
-    """Whoever waits for it changes that; the others of the topic are told as before."""
+    """Only a waiting consumer changes that; the topic's other watches are notified as before."""
 
     class Told:
         def __init__(self):

@@ -1,4 +1,4 @@
-"""HoldService: pulls that wait, and what wakes them."""
+"""HoldService: waiting pulls, and the events that wake them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def hold_service(store):
-    """What holds its pulls."""
+    """The service that holds the store's pulls."""
     return store._engine.services.hold_service
 
 
@@ -52,7 +52,7 @@ def request(queue_id: int = 0, queue_offset: int = 0, wanted: object = None, top
 
 
 class Answer:
-    """What a held pull comes to."""
+    """The outcome of a held pull."""
 
     def __init__(self) -> None:
         self.came = threading.Event()
@@ -71,7 +71,7 @@ class Answer:
 
 
 class StoppedClock(Clock):
-    """A clock that goes only when it is set on."""
+    """A clock that moves only when it is set."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -81,7 +81,7 @@ class StoppedClock(Clock):
 
 
 def test_a_pull_that_finds_something_does_not_wait(store, hold_service):
-    """Nor one whose offset is wrong: its consumer has to know."""
+    """Neither does one with a wrong offset: its consumer must learn that."""
     store.wait_for("consume_queue", store.put(reput.Message("orders", b"a", queue_id=0)).next_commit_log_offset, WAIT_S)
     assert [record.body for record in hold_service.pull(request(), WAIT_S, Answer()).records] == [b"a"]
     assert hold_service.pull(request(queue_offset=9), WAIT_S, Answer()).code == ResponseCode.PULL_OFFSET_MOVED
@@ -89,7 +89,7 @@ def test_a_pull_that_finds_something_does_not_wait(store, hold_service):
 
 
 def test_a_put_wakes_the_pulls_of_its_queue_alone(store, hold_service):
-    """Those of other queues wait on."""
+    """Pulls of other queues continue to wait."""
     answers = [Answer() for _ in range(4)]
     for queue_id in range(4):
         assert hold_service.pull(request(queue_id), WAIT_S, answers[queue_id]) is None
@@ -100,7 +100,7 @@ def test_a_put_wakes_the_pulls_of_its_queue_alone(store, hold_service):
 
 
 def test_several_pulls_of_a_queue_are_woken_by_one_put(store, hold_service):
-    """Each of them gets the message: they may be of different groups."""
+    """Each of them gets the message, because they may belong to different groups."""
     answers = [Answer() for _ in range(3)]
     for answer in answers:
         hold_service.pull(request(), WAIT_S, answer)
@@ -110,7 +110,7 @@ def test_several_pulls_of_a_queue_are_woken_by_one_put(store, hold_service):
 
 @pytest.mark.parametrize("wanted", ["TagA", parse("price > 5")], ids=["tags", "expression"])
 def test_a_message_that_is_not_wanted_wakes_nobody(store, hold_service, wanted):
-    """The pull goes on behind it, and gets the first that is wanted."""
+    """The pull continues after it, and gets the first wanted message."""
     answer = Answer()
     hold_service.pull(request(wanted=wanted), WAIT_S, answer)
     for number in range(5):
@@ -122,7 +122,7 @@ def test_a_message_that_is_not_wanted_wakes_nobody(store, hold_service, wanted):
 
 
 def test_a_pull_that_waited_in_vain_is_answered(hold_service):
-    """As it was in the beginning: not found."""
+    """With the initial answer: not found."""
     started = time.monotonic()
     result = hold_service.pull_and_wait(request(), 0.05)
     assert time.monotonic() - started >= 0.05
@@ -131,7 +131,7 @@ def test_a_pull_that_waited_in_vain_is_answered(hold_service):
 
 
 def test_however_long_a_consumer_would_wait_the_others_are_served(store, hold_service):
-    """For longer than the system can, without end, or back in time; a time that is none is refused."""
+    """Longer than the system can wait, without limit, or into the past; an invalid time is refused."""
     for wrong in (float("nan"), "1", True):
         with pytest.raises(ConfigError, match="timeout="):
             hold_service.pull(request(), wrong, Answer())
@@ -147,7 +147,7 @@ def test_however_long_a_consumer_would_wait_the_others_are_served(store, hold_se
 
 
 def test_whoever_gives_up_waits_no_more(store, hold_service, monkeypatch):
-    """A task that is cancelled, and a thread that is interrupted: nothing of them is left until their time is up."""
+    """A cancelled task and an interrupted thread: neither leaves a waiting pull behind."""
 
     async def work() -> None:
         task = asyncio.create_task(hold_service.apull_and_wait(request(), WAIT_S))
@@ -169,7 +169,7 @@ def test_whoever_gives_up_waits_no_more(store, hold_service, monkeypatch):
 
 
 def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
-    """A pull whose time is up says where to go on."""
+    """A pull that times out returns the offset to continue from."""
     hold_service.clock = clock = StoppedClock()
     answer = Answer()
     hold_service.pull(request(wanted="TagA"), WAIT_S, answer)
@@ -184,7 +184,7 @@ def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
 
 
 def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_service):
-    """However the two fall together."""
+    """Regardless of their order."""
     for number in range(200):
         answer = Answer()
         thread = threading.Thread(target=store.put, args=(reput.Message("orders", b"%d" % number, queue_id=0),))
@@ -195,7 +195,7 @@ def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_se
 
 
 def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hold_service, monkeypatch):
-    """Its builder was killed when it had just shown the message; the next one shows it again."""
+    """Its builder was killed right after showing the message; the next builder shows it again."""
     nothing = hold_service.pull_service.pull(request())
     read = hold_service.pull_service.pull_again
     went_back = []
@@ -215,7 +215,7 @@ def test_a_view_that_goes_back_before_it_is_read_keeps_nobody_waiting(store, hol
 
 
 def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_service):
-    """All checks are made again."""
+    """All checks are repeated."""
     answer = Answer()
     hold_service.pull(request(), WAIT_S, answer)
     store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders", perm=2))
@@ -226,7 +226,7 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
 
 
 def test_a_store_that_closes_answers_all_who_wait(tmp_path):
-    """Threads and callbacks; afterwards nobody can wait."""
+    """Threads and callbacks; afterwards no pull can wait."""
     with reput.open(tmp_path / "store", mode="inline") as store:
         store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
         hold_service = store._engine.services.hold_service
@@ -240,7 +240,7 @@ def test_a_store_that_closes_answers_all_who_wait(tmp_path):
 
 @pytest.mark.processes
 def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
-    """The put is seen once the dispatcher's process has written the queue."""
+    """The put is visible once the dispatcher's process has written the queue."""
 
     async def main() -> list[bytes]:
         wait = asyncio.gather(*(hold_service.apull_and_wait(request(queue_id), WAIT_S) for queue_id in range(4)))
@@ -259,13 +259,13 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
 
 @pytest.mark.slow
 def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
-    """Each takes less than 2 KiB, a put wakes its own ten, and no thread is there but the one that wakes."""
+    """Each takes less than 2 KiB, a put wakes the ten pulls of its queue, and the only thread is the one that wakes."""
     queue_count, waiters_each = 1000, 10
     with reput.open(tmp_path / "store", mode="inline") as store:
         services = store._engine.services
         services.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=queue_count))
         hold_service = services.hold_service
-        # What is kept of each queue whether somebody waits for it or not.
+        # State of each queue that exists with or without waiting pulls.
         for queue_id in range(queue_count):
             services.pull_service.pull(request(queue_id))
         threads = set(threading.enumerate())
@@ -302,7 +302,7 @@ def test_ten_thousand_wait_on_a_thousand_queues(tmp_path):
 
 
 def test_a_broker_without_long_polling_holds_for_a_short_time(tmp_path):
-    """However long the consumer would wait."""
+    """However long the consumer wants to wait."""
     polling = {"long_polling_enable": False, "short_polling_time_mills": 20}
     with reput.open(tmp_path / "store", mode="inline", **polling) as store:
         store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
@@ -324,7 +324,7 @@ def test_an_answer_that_fails_keeps_nobody_waiting(store, hold_service, caplog):
 
 
 def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeypatch):
-    """And the service goes on."""
+    """The service continues."""
     answer = Answer()
     hold_service.pull(request(), WAIT_S, answer)
 

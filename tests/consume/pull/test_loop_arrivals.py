@@ -1,4 +1,4 @@
-"""LoopArrivals: a loop learns of queues that have grown by itself, or the thread of the hold service does."""
+"""LoopArrivals: an event loop detects grown queues itself, or the thread of the hold service does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Have a test run in an event loop."""
+    """Run a test in an event loop."""
 
     @wraps(test)
     def run() -> None:
@@ -27,7 +27,7 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 
 class GrowingQueue:
-    """A consume queue, by its progress alone. *error*: nobody builds it."""
+    """A consume queue, represented by its progress. *error*: no dispatcher builds it."""
 
     def __init__(self) -> None:
         self.progress = 0
@@ -50,7 +50,7 @@ class GrowingQueue:
 
 
 class Heard:
-    """What was said to whom."""
+    """The notifications, and their recipients."""
 
     def __init__(self) -> None:
         self.queue = GrowingQueue()
@@ -70,14 +70,14 @@ class Heard:
         self.changed.set()
 
     async def come(self) -> None:
-        """Wait until something was said, and forget that."""
+        """Wait for a notification, and forget it."""
         await asyncio.wait_for(self.changed.wait(), WAIT_S)
         self.changed.clear()
 
 
 @in_loop
 async def test_what_was_told_is_said_once_it_can_be_read():
-    """In the loop's thread, whoever tells of it, and no queue before its time."""
+    """In the loop's thread, whichever thread reports it, and not before the queue is readable."""
     heard = Heard()
     heard.arrivals.tell((10, ("orders", 0)))
     await asyncio.to_thread(heard.arrivals.tell, (20, ("orders", 1)))
@@ -94,7 +94,7 @@ async def test_what_was_told_is_said_once_it_can_be_read():
 
 @in_loop
 async def test_what_the_loop_cannot_wait_for_is_handed_over():
-    """Nobody builds the queue now; what comes later is tried again."""
+    """No dispatcher builds the queue now; later arrivals are tried again."""
     heard = Heard()
     heard.queue.error = DispatcherError("dispatcher does not run: dispatcher=consume_queue")
     heard.arrivals.tell((10, ("orders", 0)))
@@ -109,7 +109,7 @@ async def test_what_the_loop_cannot_wait_for_is_handed_over():
 
 @in_loop
 async def test_others_are_told_of_what_the_loop_waits_for():
-    """They do not depend on a loop that may be busy with something else; the loop goes on waiting."""
+    """They do not depend on a loop that may be busy; the loop continues to wait."""
     heard = Heard()
     heard.arrivals.tell((10, ("orders", 0)))
     heard.arrivals.share_all()
@@ -122,7 +122,7 @@ async def test_others_are_told_of_what_the_loop_waits_for():
 
 @pytest.mark.parametrize("begins", [True, False], ids=["waiting", "told"])
 def test_a_loop_that_ends_hands_over_what_it_waited_for(begins):
-    """Also one that was told and had no turn any more, or is closed when it is told."""
+    """Also if the loop was notified without getting a turn, or is closed when it is notified."""
 
     async def tell() -> Heard:
         heard = Heard()
@@ -140,7 +140,7 @@ def test_a_loop_that_ends_hands_over_what_it_waited_for(begins):
 
 @in_loop
 async def test_what_can_be_read_already_is_said_without_a_task():
-    """The loop comes to it after the view did, as is usual where one processor serves both."""
+    """The loop runs after the view, as is usual if both share one processor."""
     heard = Heard()
     heard.queue.progress = 10
     heard.arrivals.tell((10, ("orders", 0)))

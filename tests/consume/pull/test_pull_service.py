@@ -31,7 +31,7 @@ AGED_PARTS = ("head-before", "head-after", "rebuilt-before", "rebuilt-after")
 
 @contextmanager
 def pulling(directory: Path, config: Path | None = None, **settings: object):
-    """Answer pulls on a store that is only read."""
+    """Answer pulls on a read-only store."""
     held = load_settings(config, **settings).settings
     with ReadOnlyEngine(directory, held) as store:
         managers = ConfigManagers(directory, held)
@@ -47,7 +47,7 @@ def pulling(directory: Path, config: Path | None = None, **settings: object):
 
 
 def answer(service: PullService, line: dict, **fields: object) -> dict[str, object]:
-    """Put a golden question, and return what is told in the golden answer's words."""
+    """Put a golden question, and return the answer in the golden form."""
     found = service.pull(
         PullRequest(
             group=line.get("group", GROUP),
@@ -69,7 +69,7 @@ def answer(service: PullService, line: dict, **fields: object) -> dict[str, obje
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_pulls_are_answered_as_by_the_real_store(golden_read_only, golden_queries, broker_properties, name):
-    """Status, messages, where to go on and the queue's bounds; the limits of one transfer hold."""
+    """Status, messages, next offset and the queue's bounds; the limits of one transfer apply."""
     with pulling(golden_read_only(name) / "store", broker_properties(name)) as service:
         for line in golden_queries(name, "getMessage"):
             subscription = subscribe(line["topic"], line["tags"])
@@ -84,16 +84,16 @@ def test_expressions_are_pulled_as_by_the_real_broker(golden_read_only, golden_u
         for line in pulls:
             subscription = subscribe(line["topic"], line["sql"], expression_type="SQL92")
             given = answer(service, line, subscription=subscription)
-            # The client has a word of its own for each code.
+            # The client has its own name for each code.
             given["status"] = {"OFFSET_OVERFLOW_ONE": "NO_NEW_MSG"}.get(given["status"], given["status"])
             assert given.items() <= {**line, "offsets": line["offsets"] or []}.items(), line
 
 
-# Answers that nobody should give again: queues of which the real store says what is not so, and why.
+# Wrong answers of the real store that reput does not repeat, with reasons.
 EXCUSED = {
-    # The record there has zeros in its properties; it is taken for torn and cut off.
+    # The record there has zeros in its properties; it counts as torn and is cut off.
     "crash-5.3/soft-before": ("Cobalt_load-12", 2),
-    # Its first unit points at offset 0 of a log that begins later: the real store takes it for readable for ever.
+    # Its first unit refers to offset 0 of a log that begins later; the real store always treats it as readable.
     "aged-4.9/head-before": ("Cobalt_orders-11", 0),
     "aged-4.9/head-after": ("Cobalt_orders-11", 0),
 }
@@ -108,7 +108,7 @@ PARTS = [
 def test_pulls_after_a_recovery_are_those_of_the_real_store(
     golden, golden_queries, golden_listing, broker_properties, part
 ):
-    """Of a broker that was killed, and of one without its oldest segments; an excused queue agrees with the log."""
+    """From a broker that was killed, and from one without its oldest segments; an excused queue agrees with the log."""
     name, _, folder = part.partition("/")
     records = golden_listing(part)
     with reput.open(golden(name) / folder / "store", mode="inline", config=broker_properties(name)) as store:
@@ -141,14 +141,14 @@ TOPIC = "Meadow_orders-12"
 
 
 def request(**fields: object) -> PullRequest:
-    """Return a pull of every message, but for what is said."""
+    """Return a pull of every message, with the given changes."""
     return PullRequest(
         **{"group": GROUP, "topic": TOPIC, "queue_id": 0, "queue_offset": 0, "subscription": subscribe(TOPIC), **fields}
     )
 
 
 def refusal(service: PullService, **fields: object) -> int:
-    """Return the number by which a pull is refused."""
+    """Return the code with which a pull is refused."""
     with pytest.raises(RequestRefused) as refused:
         service.pull(request(**fields))
     return refused.value.response_code
@@ -182,7 +182,7 @@ def test_a_pull_for_what_is_not_there_is_refused(service, fields, code):
     ],
 )
 def test_offsets_far_off_are_told_where_to_go_on(service, queue_offset, status, code, following):
-    """Nothing is refused."""
+    """Neither is refused."""
     end = service.pull(request()).max_offset
     found = service.pull(request(queue_offset=end if queue_offset == "end" else queue_offset))
     assert (found.status.value, found.code) == (status, code)
@@ -190,7 +190,7 @@ def test_offsets_far_off_are_told_where_to_go_on(service, queue_offset, status, 
 
 
 def test_a_registered_subscription_holds_where_a_pull_has_none(service):
-    """Its topic, its version, its filter."""
+    """Its topic, its version and its filter."""
     consumers = service.consumers
     assert consumers.register(GROUP, "one", [subscribe(TOPIC, "TagA", sub_version=5)])
     assert not consumers.register(GROUP, "one", [subscribe(TOPIC, "TagA", sub_version=5)])
@@ -209,14 +209,14 @@ def test_a_registered_subscription_holds_where_a_pull_has_none(service):
 
 
 def test_broadcasting_can_be_forbidden_to_a_group(service):
-    """The group's own switch."""
+    """By the group's own switch."""
     service.reader.groups.keep(SubscriptionGroupConfig(group_name=GROUP, consume_broadcast_enable=False))
     service.consumers.register(GROUP, "one", [subscribe(TOPIC)], BROADCASTING)
     assert refusal(service, subscription=None) == ResponseCode.NO_PERMISSION
 
 
 def test_groups_topics_and_brokers_can_be_closed(service):
-    """No message is given then."""
+    """Then no message is returned."""
     service.reader.groups.keep(SubscriptionGroupConfig(group_name="closed", consume_enable=False))
     assert refusal(service, group="closed") == ResponseCode.NO_PERMISSION
     config = service.reader.topics.find(TOPIC)
@@ -228,14 +228,14 @@ def test_groups_topics_and_brokers_can_be_closed(service):
 
 
 def test_groups_are_made_only_where_that_is_allowed(service):
-    """RocketMQ's own are known all the same."""
+    """RocketMQ's own groups always exist."""
     service.reader.groups.settings = Settings(auto_create_subscription_group=False)
     assert refusal(service) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert service.pull(request(group="TOOLS_CONSUMER")).status.value == "FOUND"
 
 
 def test_expressions_need_the_switch_unless_the_program_itself_asks(golden_read_only):
-    """A broker's clients could have it evaluate anything."""
+    """Otherwise a broker's clients could have any expression evaluated."""
     with pulling(golden_read_only("basic-5.3") / "store") as service:
         wanted = subscribe(TOPIC, parse("a > 3"))
         assert refusal(service, subscription=wanted) == ResponseCode.SYSTEM_ERROR
@@ -246,7 +246,7 @@ def test_expressions_need_the_switch_unless_the_program_itself_asks(golden_read_
 
 
 def test_a_registered_expression_is_there_and_as_new_as_the_pull_says(service):
-    """Otherwise the client registers again."""
+    """Otherwise the client must register again."""
     service.consumers.register(GROUP, "one", [subscribe(TOPIC, parse("a > 3"), sub_version=5)])
     assert service.pull(request(subscription=None, sub_version=5)).records
     filters = service.consumers.filters
@@ -259,13 +259,13 @@ def test_a_registered_expression_is_there_and_as_new_as_the_pull_says(service):
 
 @pytest.mark.parametrize(("text", "kind"), [("a >", "SQL92"), ("", "SQL92"), ("||", "TAG"), ("a", "XPATH")])
 def test_a_filter_that_does_not_parse_is_refused(text, kind):
-    """Where RocketMQ would take it for every message, too."""
+    """Even if RocketMQ would accept it as matching every message."""
     with pytest.raises(FilterSyntaxError):
         subscribe(TOPIC, text, expression_type=kind)
 
 
 def test_a_property_that_is_no_number_matches_nothing(service):
-    """The comparison fails for that message alone."""
+    """The comparison fails only for that message."""
     everything = service.pull(request(count_max=32))
     found = service.pull(request(subscription=subscribe(TOPIC, parse("TAGS > 5")), count_max=32))
     assert found.status.value == "NO_MATCHED_MESSAGE"
@@ -284,7 +284,7 @@ def test_a_transfer_is_bounded_by_bytes_and_count(service):
 
 @pytest.mark.parametrize("count_max", [0, -1])
 def test_one_message_always_fits(service, count_max):
-    """An answer that says "again, at once" and leads nowhere would have a client ask for ever."""
+    """An answer that says "again, at once" without progress would make a client ask for ever."""
     found = service.pull(request(count_max=count_max))
     assert found.code is ResponseCode.SUCCESS
     assert (len(found.records), found.next_begin_offset) == (1, 1)

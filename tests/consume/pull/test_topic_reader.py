@@ -21,12 +21,12 @@ def source(golden_read_only):
 
 @pytest.fixture
 def listed(golden_listing):
-    """What RocketMQ's own decoder says of the topic's records, in the order of the log."""
+    """The topic's records according to RocketMQ's own decoder, in log order."""
     return [line for line in golden_listing("basic-5.3") if line["topic"] == TOPIC]
 
 
 def offsets(records) -> list[int]:
-    """Return where records lie."""
+    """Return the records' offsets."""
     return [record.commit_log_offset for record in records]
 
 
@@ -36,14 +36,14 @@ def earliest(source, queue_id):
 
 
 def test_all_queues_come_in_the_order_of_the_log(source, listed):
-    """Every message of the topic once."""
+    """Every message of the topic, exactly once."""
     assert len({line["queueId"] for line in listed}) > 1
     reader = TopicReader(TOPIC, earliest)
     assert offsets(reader.records(source)) == [line["physicalOffset"] for line in listed]
 
 
 def test_at_the_end_positions_are_the_queues_ends(source):
-    """Asked again, it has nothing more."""
+    """Another read returns nothing."""
     reader = TopicReader(TOPIC, earliest)
     list(reader.records(source))
     queue_ids = source.topics()[TOPIC]
@@ -53,7 +53,7 @@ def test_at_the_end_positions_are_the_queues_ends(source):
 
 @pytest.mark.parametrize("count", [1, 7, 40])
 def test_who_stops_goes_on_behind_what_was_acknowledged(source, listed, count):
-    """Nothing twice and nothing lost, whatever had been read ahead."""
+    """No message is repeated or lost, however far the reader read ahead."""
     first = TopicReader(TOPIC, earliest)
     records = first.records(source)
     taken = [next(records) for _ in range(count)]
@@ -73,7 +73,7 @@ def test_who_fails_gets_the_last_record_again(source):
 
 
 def test_tags_are_compared_themselves(source, listed):
-    """Not by their hashes alone."""
+    """Not only their hashes."""
     reader = TopicReader(TOPIC, earliest, tag_filter=parse_tags("TagA || TagC"))
     expected = [line["physicalOffset"] for line in listed if line["tags"] in ("TagA", "TagC")]
     assert expected
@@ -84,7 +84,7 @@ def test_tags_are_compared_themselves(source, listed):
 
 
 def test_expressions_are_evaluated_on_properties(source, listed):
-    """Messages that do not match are passed over for good."""
+    """Messages that do not match are skipped for good."""
     reader = TopicReader(TOPIC, earliest, sql_filter=parse("a > 3"))
     expected = [
         line["physicalOffset"]
@@ -97,14 +97,14 @@ def test_expressions_are_evaluated_on_properties(source, listed):
 
 
 def test_a_topic_that_is_not_there_has_no_messages(source):
-    """And no queues."""
+    """It has no queues, either."""
     reader = TopicReader("absent", earliest)
     assert list(reader.records(source)) == []
     assert reader.positions == {}
 
 
 def test_a_queue_can_be_begun_at_a_time(source, listed):
-    """At the first message that was stored then or later."""
+    """At the first message stored at that time or later."""
     for queue_id in source.topics()[TOPIC]:
         times = [line["storeTimestamp"] for line in listed if line["queueId"] == queue_id]
         for time in (times[0] - 1, times[0], times[len(times) // 2], times[-1], times[-1] + 1):
@@ -115,7 +115,7 @@ def test_a_queue_can_be_begun_at_a_time(source, listed):
 
 
 class Queue:
-    """A source with one queue, that answers as it is told."""
+    """A source with one queue that answers as instructed."""
 
     def __init__(self, *answers: GetMessageResult) -> None:
         self.answers = list(answers)
@@ -145,7 +145,7 @@ def test_what_retention_took_is_passed_over():
 
 
 def test_a_position_behind_the_queue_comes_back():
-    """The log was cut; new messages get these offsets again, and must not be missed."""
+    """The log was cut; new messages get these offsets again, and must be read."""
     source = Queue(GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, 5, 0, 5))
     reader = TopicReader("t", lambda source, queue_id: 9)
     assert list(reader.records(source)) == []
@@ -153,7 +153,7 @@ def test_a_position_behind_the_queue_comes_back():
 
 
 def test_units_without_records_are_passed_over():
-    """Where the log was trimmed, or nothing of a run matched."""
+    """Where the log was trimmed, or no message of a range matched."""
     source = Queue(
         GetMessageResult(GetMessageStatus.MESSAGE_WAS_REMOVING, 32, 0, 40),
         GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, 40, 0, 40),

@@ -1,4 +1,4 @@
-"""ConsumerFilters: expressions of groups, and from when on their bits can be trusted."""
+"""ConsumerFilters: the groups' expressions, and the offset from which their bits can be trusted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SMALL = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue
 
 
 def put(store, price: int) -> None:
-    """Put a message with a price, and have it in the queue."""
+    """Put a message with a price, and wait until it is in the queue."""
     result = store.put(reput.Message(TOPIC, b"%d" % price, properties={"price": str(price)}))
     store.wait_for("consume_queue", result.next_commit_log_offset, WAIT_S)
 
 
 def stored(store) -> ConsumerFilterManager:
-    """Return what the file holds."""
+    """Return the content of the file."""
     manager = ConsumerFilterManager(store.directory, store._engine.services.managers.bloom_filter, 1 << 40)
     manager.path = store.directory / "config" / "consumerFilter.json"
     manager.load()
@@ -33,7 +33,7 @@ def stored(store) -> ConsumerFilterManager:
 
 
 def born_time(store, group: str = "billing") -> int:
-    """Return the birth of a group's filter as readers of the queue see it."""
+    """Return the birth time of a group's filter as readers of the queue see it."""
     found = store._engine.services.filters.consumer_filter(group, TOPIC)
     assert found is not None
     return found.born_time
@@ -41,7 +41,7 @@ def born_time(store, group: str = "billing") -> int:
 
 @pytest.fixture
 def directory(tmp_path):
-    """Where the store lies."""
+    """The store's directory."""
     return tmp_path / "store"
 
 
@@ -53,7 +53,7 @@ def store(directory):
 
 
 def count_looks(store, monkeypatch) -> list[int]:
-    """Count in the list's only number how many records are asked by their properties."""
+    """Count, in the list's only element, how many records are checked by their properties."""
     looks = [0]
     from reput.filter import ExpressionMessageFilter
 
@@ -68,7 +68,7 @@ def count_looks(store, monkeypatch) -> list[int]:
 
 
 def test_a_filter_is_born_when_the_dispatcher_works_with_it(store, monkeypatch):
-    """Records before are asked one by one; of those behind, the bit maps say which are not wanted."""
+    """Earlier records are checked one by one; for later ones the bit maps exclude unwanted records."""
     looks = count_looks(store, monkeypatch)
     for price in (1, 2, 30):
         put(store, price)
@@ -76,7 +76,7 @@ def test_a_filter_is_born_when_the_dispatcher_works_with_it(store, monkeypatch):
         assert born_time(store) == NOT_BORN
         assert consumer.receive(WAIT_S).body == b"30"
         assert looks[0] == 3
-        # The store time of the first record with the new filter is that of no record without it.
+        # The first record with the new filter has a later store time than any record without it.
         time.sleep(0.002)
         for price in (4, 5, 60):
             put(store, price)
@@ -94,7 +94,7 @@ def test_a_filter_is_born_when_the_dispatcher_works_with_it(store, monkeypatch):
 
 
 def test_no_message_is_lost_to_a_filter_that_comes_while_messages_come(store):
-    """Whatever falls between its registration and the dispatcher's first batch with it."""
+    """Including messages between its registration and the dispatcher's first batch with it."""
     for number in range(20):
         group = f"group{number}"
         with store.consumer(group, TOPIC, parse(f"price > {number}"), begin="latest") as consumer:
@@ -104,7 +104,7 @@ def test_no_message_is_lost_to_a_filter_that_comes_while_messages_come(store):
 
 
 def test_nobody_trusts_the_file_before(store):
-    """A program that ends then leaves a filter without a birth; the next one registers it anew."""
+    """A program that ends then leaves a filter without a birth time; the next one registers it again."""
     store._engine.services.filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=1))
     assert stored(store).table[TOPIC]["billing"].born_time == NOT_BORN
 
@@ -128,7 +128,7 @@ def test_a_filter_that_was_born_stays_so_through_a_new_start(directory):
 
 
 def test_another_expression_is_another_filter(store):
-    """It has to be acknowledged; an older subscription changes nothing."""
+    """It must be acknowledged; an older subscription changes nothing."""
     filters = store._engine.services.filters
     filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=5))
     filters.register("billing", subscribe(TOPIC, parse("price > 2"), sub_version=4))
@@ -139,7 +139,7 @@ def test_another_expression_is_another_filter(store):
 
 
 def test_a_filter_dies_with_its_last_consumer(directory):
-    """Where no bit maps are made it is born at once."""
+    """Without bit maps it is born at once."""
     with reput.open(directory, mode="inline", **SMALL) as store:
         with store.consumer("billing", TOPIC, parse("price > 10")):
             assert born_time(store) != NOT_BORN

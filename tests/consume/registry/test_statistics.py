@@ -1,4 +1,4 @@
-"""What is told of what was put and consumed, and how much of it to another process."""
+"""Statistics of puts and consumption, and the part that is sent to another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reput.consume.registry.statistics import GroupRow, StoreStatistics, TopicRo
 
 
 def statistics(topic_count, group_count):
-    """Return those of so many topics and groups; the later, the busier."""
+    """Return statistics of this many topics and groups; later ones are busier."""
     topics = [TopicRow(f"topic-{number}", number, 1) for number in range(topic_count)]
     groups = [GroupRow(f"group-{n}", "orders", n, 1, 0, 0, None, None, None) for n in range(group_count)]
     return StoreStatistics(0, None, topics, groups, None, None)
@@ -21,7 +21,7 @@ def test_an_ordinary_store_is_told_whole():
 
 
 def test_of_very_many_topics_and_groups_the_busiest_are_told():
-    """In their order, and how many are missing is said; the answer's size has a bound."""
+    """In order, with the number of missing ones; the size of the answer is limited."""
     told = within(statistics(20_000, 5_000), 100_000)
     assert len(msgspec.json.encode(told)) < 202_000
     assert len(told.topics) + told.topics_left_out == 20_000

@@ -1,4 +1,4 @@
-"""Groups that are made when they are met."""
+"""Groups that are created on first use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from reput.store.config.subscription_group_manager import SubscriptionGroupManag
 
 
 def kept(directory) -> set[str]:
-    """Return the groups that the file has."""
+    """Return the groups in the file."""
     manager = SubscriptionGroupManager(directory)
     manager.load()
     return set(manager.entries)
 
 
 def test_many_new_groups_are_written_together(tmp_path):
-    """The file is written as a whole: one write for each of n groups would cost n times n."""
+    """The file is written as a whole: one write per group would take quadratic time."""
     written = []
     persist = SubscriptionGroupManager.persist
     names = {f"group-{number}" for number in range(50)}

@@ -1,4 +1,4 @@
-"""The clauses: a good dispatcher keeps them all, and each is broken by the dispatcher that breaks its promise."""
+"""The clauses: a good dispatcher keeps them all, and each one finds a dispatcher that breaks its promise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarnin
 
 @pytest.fixture
 def plugins(tmp_path, monkeypatch):
-    """A folder on `sys.path` whose dispatchers are found like installed ones."""
+    """A folder on `sys.path` with dispatchers that are found like installed ones."""
     folder = PluginFolder(tmp_path / "plugins")
     monkeypatch.syspath_prepend(str(folder.folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -30,7 +30,7 @@ def plugins(tmp_path, monkeypatch):
 
 @pytest.fixture
 def attempt(plugins, tmp_path):
-    """A function that tries one clause against a dispatcher of a given source."""
+    """A function that tries one clause with a dispatcher of the given source."""
 
     def attempt(source, clause, **given):
         name = f"plugin_{len(plugins.points)}"
@@ -41,7 +41,7 @@ def attempt(plugins, tmp_path):
         return try_clause(clause, dispatcher=name, directory=directory, **given)
 
     yield attempt
-    # What a dispatcher that failed had open is closed here, without a word.
+    # A failed dispatcher may leave files open, which are closed here without warnings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -58,12 +58,12 @@ def test_a_good_dispatcher_keeps_its_promises(attempt, clause, source):
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [TOPIC_COUNT, BODIES], ids=["topic_count", "bodies"])
 def test_a_good_dispatcher_survives_a_crash_at_every_call(attempt, source):
-    """Wherever it is killed, it recovers by itself."""
+    """It recovers by itself."""
     assert attempt(source, "crash_at_every_call") is None
 
 
 def test_every_clause_has_a_dispatcher_that_breaks_it():
-    """A clause that nothing can break tests nothing."""
+    """A clause that no dispatcher can break tests nothing."""
     assert BROKEN.keys() == promises().keys()
 
 
@@ -76,7 +76,7 @@ def test_every_clause_has_a_dispatcher_that_breaks_it():
     ],
 )
 def test_a_broken_promise_is_found(attempt, clause, found, source):
-    """By the clause that is there for it."""
+    """By the clause that is meant to find it."""
     with pytest.raises((AssertionError, OSError, LookupError, ReputError, sqlite3.Error), match=found):
         attempt(source, clause)
 
@@ -125,13 +125,13 @@ def reput_describe_dispatcher():
     ],
 )
 def test_a_view_elsewhere_is_never_built_again_by_itself(attempt, clause, reason):
-    """The clauses that would need it say so."""
+    """The clauses that would need a rebuild report that they do not apply."""
     found = attempt(TOPIC_COUNT + DECLARES_ELSEWHERE, clause)
     assert found is None if reason is None else reason in found
 
 
 def test_a_difference_is_named(attempt):
-    """Which value differs, and how."""
+    """It names the value and the difference."""
     source = counting(("self.count = Counter(saved.count)", "self.count = Counter()"))
     with pytest.raises(AssertionError, match=r"topic_count\.json: count: orders: found 2 expected 20"):
         attempt(source, "goes_on_where_it_stopped")
@@ -146,7 +146,7 @@ def reput_read_view(folders):
 
 
 def test_views_are_compared_as_their_author_says(attempt):
-    """Where bytes say nothing, what they mean does."""
+    """If bytes may differ, their meaning is compared."""
     source = counting(("Saved(self.end, self.count)", "Saved(self.end, self.count | {str(id(self)): 1})"))
     with pytest.raises(AssertionError, match="is missing, expected 1"):
         attempt(source, "any_batches")
@@ -154,6 +154,6 @@ def test_views_are_compared_as_their_author_says(attempt):
 
 
 def test_a_promise_is_a_sentence():
-    """It is shown beside what came of it."""
+    """It is shown beside the result."""
     for name, promise in promises().items():
         assert re.fullmatch(r"[A-Z`].*[.]", promise), name

@@ -1,4 +1,4 @@
-"""The contract tried in a process apart, whatever the plugin does to that."""
+"""The contract is tried in a separate process, which a plugin may harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLAUSES = ["starts_with_nothing", "expires", "goes_on_where_it_stopped"]
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    """Return a function that holds a dispatcher of a given source to some clauses."""
+    """Return a function that tries some clauses with a dispatcher of the given source."""
     folder = PluginFolder(tmp_path / "plugins")
     monkeypatch.syspath_prepend(str(folder.folder))
 
@@ -53,11 +53,11 @@ EXPIRE = "    def expire(self, at):\n        import os, time\n        {}\n\n    
     ids=["exits", "is killed", "hangs", "leaves", "raises"],
 )
 def test_whatever_happens_breaks_one_clause(rows, monkeypatch, what, reason):
-    """And the others are tried all the same."""
+    """The other clauses are tried all the same."""
     receive, limits = ContractProcess.receive, iter((60.0, 3.0, 60.0))
 
     def receive_within(process, deadline):
-        # Only the one that hangs is to be given up; a busy machine may need as long to start the others.
+        # Only the hanging clause should time out; a busy machine may need this long to start the others.
         return receive(process, deadline - TIME_MAX + next(limits))
 
     if "sleep" in what:
@@ -75,12 +75,12 @@ def test_the_traceback_comes_along(rows):
 
 
 def test_a_wrong_option_is_refused_by_name(rows):
-    """It is the request that is wrong, and no clause."""
+    """The request is wrong, not a clause."""
     with pytest.raises(ConfigError, match=r"dispatchers\.plugin\.limit"):
         rows(TOPIC_COUNT, options={"limit": 3})
 
 
 def test_an_unknown_dispatcher_is_refused():
-    """Nothing is started."""
+    """No process is started."""
     with pytest.raises(ConfigError, match="dispatcher=no_such"):
         list(run_contract("no_such", load_settings().settings, CLAUSES))

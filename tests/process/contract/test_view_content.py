@@ -1,4 +1,4 @@
-"""What a view holds, in a form in which equal views are equal."""
+"""The content of a view, in a form in which equal views compare equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS = "CREATE VIRTUAL TABLE words USING fts5(body{})"
 
 
 def search_index(folder, batches, options=""):
-    """Make a full-text index in which each of *batches* was one transaction."""
+    """Create a full-text index in which each of *batches* was one transaction."""
     folder.mkdir()
     with contextlib.closing(sqlite3.connect(folder / "words.db")) as database:
         database.execute(WORDS.format(options))
@@ -28,7 +28,7 @@ def search_index(folder, batches, options=""):
 
 @pytest.mark.parametrize("options", ["", ", content=''", ", detail=none"])
 def test_a_text_search_index_is_compared_by_what_it_finds(tmp_path, options):
-    """How its author cut it into transactions shows in the bytes of its shadow tables, and is no difference."""
+    """The division into transactions changes the bytes of its shadow tables, but not the content."""
     bodies = [f"order {number} of two shirts" for number in range(40)]
     at_once = search_index(tmp_path / "at-once", [bodies], options)
     in_pieces = search_index(tmp_path / "in-pieces", [[body] for body in bodies], options)

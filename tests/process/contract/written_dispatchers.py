@@ -1,4 +1,4 @@
-"""Dispatchers that keep their contract, and for each clause some that break it: those two, with a mistake put in."""
+"""Dispatchers that keep the contract, and variants of them with one mistake for each clause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["BODIES", "BROKEN", "COUNTS", "TOPIC_COUNT", "counting"]
 SOURCE = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
 TOPIC_COUNT = SOURCE.read_text("utf-8")
 
-# Every message's body, keyed by where it lies, in a database: reads bodies, rejects what it cannot read, truncates.
+# Stores every message's body in a database, keyed by position: reads bodies, rejects unreadable ones, truncates.
 BODIES = """
 import json, sqlite3
 import msgspec
@@ -82,7 +82,7 @@ def reput_describe_dispatcher():
 
 
 def changed(source: str, *changes: tuple[str, str]) -> str:
-    """Return *source* with the latter of each of *changes* in place of the former."""
+    """Return *source* with the first text of each of *changes* replaced by the second."""
     for old, new in changes:
         assert old in source
         source = source.replace(old, new)
@@ -90,12 +90,12 @@ def changed(source: str, *changes: tuple[str, str]) -> str:
 
 
 def counting(*changes: tuple[str, str]) -> str:
-    """Return the dispatcher that counts, changed."""
+    """Return the counting dispatcher, changed."""
     return changed(TOPIC_COUNT, *changes)
 
 
 def beside(path: str) -> str:
-    """Return the dispatcher that counts, and writes to *path* as well when it is closed."""
+    """Return the counting dispatcher, which also writes to *path* when it is closed."""
     return counting(
         ("    def start(self)", f"{CLOSES.format(path=path)}    def start(self)"),
         (
@@ -106,7 +106,7 @@ def beside(path: str) -> str:
 
 
 def keeping(*changes: tuple[str, str]) -> str:
-    """Return the dispatcher that keeps bodies, changed."""
+    """Return the body-storing dispatcher, changed."""
     return changed(BODIES, *changes)
 
 
@@ -131,7 +131,7 @@ SAVE_TOTALS_ALONE = """    def save(self):
 INSERTS = "        self.database.execute('INSERT INTO bodies VALUES (NULL, 0, 0, 0)')\n"
 DELETES = 'self.database.execute("DELETE FROM bodies WHERE topic = ?", (topic,))'
 
-# Clause → (what is found, source of the dispatcher).
+# Clause → (expected finding, source of the dispatcher).
 BROKEN: dict[str, list[tuple[str, str]]] = {
     "starts_with_nothing": [
         ("another store", counting(("return self.end\n\n    def d", "return Cursor('f' * 32, 1, 0, 0)\n\n    def d"))),

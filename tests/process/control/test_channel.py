@@ -27,12 +27,12 @@ def ends():
 
 
 def texts(lines):
-    """Return what lines say."""
+    """Return the texts of lines."""
     return [msgspec.json.decode(line, type=Line).text for line in lines]
 
 
 def test_lines_arrive_whole_and_in_their_order(ends):
-    """However they were cut on the way."""
+    """However they were split in transit."""
     source, target = ends
     source.send(Line("one"))
     source.send(Line("two"))
@@ -45,7 +45,7 @@ def test_lines_arrive_whole_and_in_their_order(ends):
 
 
 def test_a_slow_receiver_holds_nobody_up(ends):
-    """What the socket does not take is kept and sent later."""
+    """Data that the socket does not accept is kept and sent later."""
     source, target = ends
     for _ in range(20):
         source.send(Line("x" * 50_000))
@@ -58,14 +58,14 @@ def test_a_slow_receiver_holds_nobody_up(ends):
 
 
 def test_who_never_reads_is_given_up(ends):
-    """Memory is not held for it without bound."""
+    """Memory for it is bounded."""
     source, _ = ends
     source.send(Line("x" * (2 * UNSENT_SIZE_MAX)))
     assert source.closed
 
 
 def test_the_end_of_the_other_side_is_seen(ends):
-    """By whoever reads, and by whoever writes."""
+    """By readers and by writers."""
     source, target = ends
     target.close()
     source.send(Line("one"))
@@ -75,7 +75,7 @@ def test_the_end_of_the_other_side_is_seen(ends):
 
 
 def test_descriptors_come_with_a_line(ends, tmp_path):
-    """They are new numbers of the same file."""
+    """They are new descriptors of the same file."""
     source, target = ends
     with (tmp_path / "file").open("w+b") as file:
         source.send_descriptors(Line("here"), [file.fileno()])
@@ -86,7 +86,7 @@ def test_descriptors_come_with_a_line(ends, tmp_path):
 
 
 def test_descriptors_for_an_end_that_has_gone_close_the_channel(ends, tmp_path):
-    """As with a line: the sender goes on."""
+    """Like sending a line: the sender continues."""
     source, target = ends
     target.close()
     with (tmp_path / "file").open("w") as file:

@@ -1,4 +1,4 @@
-"""What is found out when a configuration is read again."""
+"""The changes that are found when a configuration is read again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def configuration(file, text, **settings):
 
 
 def test_dispatchers_and_their_options_are_taken_up(file):
-    """Those that were added, removed, or have other options; and each change once."""
+    """Added and removed dispatchers, and changed options; each change is reported once."""
     found = configuration(file, '[dispatchers]\nenabled = ["a", "b"]\n[dispatchers.b]\nlimit = 1\n')
     file.write_text('[dispatchers]\nenabled = ["b", "c"]\n[dispatchers.b]\nlimit = 2\n[dispatchers.c]\nname = "x"\n')
     change = found.reread()
@@ -33,7 +33,7 @@ def test_dispatchers_and_their_options_are_taken_up(file):
 
 
 def test_a_dispatcher_that_is_added_comes_with_its_plugin_and_one_that_runs_keeps_its_own(file):
-    """Another plugin could make nothing of the view that is there."""
+    """Another plugin could not use the existing view."""
     found = configuration(file, '[dispatchers]\nenabled = ["a"]\n[dispatchers.a]\nplugin = "sink"\n')
     file.write_text(
         '[dispatchers]\nenabled = ["a", "b"]\n[dispatchers.a]\nplugin = "other"\n[dispatchers.b]\nplugin = "sink"\n'
@@ -51,14 +51,14 @@ def test_other_settings_wait_for_the_next_opening(file):
 
 
 def test_what_the_program_says_wins_over_the_file(file):
-    """As at the opening."""
+    """Like at the opening."""
     found = configuration(file, "", dispatchers=("a",))
     file.write_text('dispatchers = ["b"]\n')
     assert found.reread().added == ()
 
 
 def test_a_wrong_file_changes_nothing(file):
-    """The next right one is compared with what holds."""
+    """The next valid file is compared with the current settings."""
     found = configuration(file, 'dispatchers = ["a"]\n')
     file.write_text('dispatchers = "a b c"\nnonsense = 1\n')
     with pytest.raises(ConfigError):

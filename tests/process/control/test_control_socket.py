@@ -1,4 +1,4 @@
-"""How the group of a store is found, who may ask it, and what is said when it does not answer."""
+"""How a store's group is found, which users may ask it, and the errors if it does not answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def directory(tmp_path):
 
 
 def answer_once(listening, reply):
-    """Take one client in a thread of its own, and answer it."""
+    """Accept one client in a separate thread, and answer it."""
 
     def serve():
         client = None
@@ -56,7 +56,7 @@ def answer_once(listening, reply):
 
 
 def test_a_group_is_found_through_the_stores_directory(directory, tmp_path, monkeypatch):
-    """Whatever the path's length and the client's environment are; also through a link."""
+    """Whatever the path's length and the client's environment; also through a link."""
     listening = ControlSocket(directory)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nothing"))
@@ -68,14 +68,14 @@ def test_a_group_is_found_through_the_stores_directory(directory, tmp_path, monk
 
 
 def test_the_end_of_a_group_leaves_nothing(directory):
-    """No file; and no socket, which has no name in a file system."""
+    """No file is left; the socket has no name in a file system."""
     ControlSocket(directory).close()
     assert sorted(os.listdir(directory / "reput")) == ["group.lock"]
     assert group_status(directory) is None
 
 
 def test_what_a_killed_group_has_left_misleads_nobody(directory):
-    """Nobody has the store open, so none runs; the next group writes over it."""
+    """No process has the store open, so no group runs; the next group overwrites the file."""
     write_place(directory, "of-a-killed-one")
     assert group_status(directory) is None
     listening = ControlSocket(directory)
@@ -84,7 +84,7 @@ def test_what_a_killed_group_has_left_misleads_nobody(directory):
 
 
 def test_without_a_group_nothing_answers(tmp_path):
-    """Status, statistics and observer are None, a command is refused."""
+    """Status, statistics and observer are None; a command is refused."""
     assert group_status(tmp_path) is None
     assert connect_observer(tmp_path) is None
     assert owner_statistics(tmp_path) is None
@@ -112,7 +112,7 @@ sys.stdin.read()
 
 
 def test_a_stopped_supervisor_is_not_waited_for(directory):
-    """It cannot answer, so the client says at once which process is stopped, whatever its time limit."""
+    """It cannot answer, so the client reports the stopped process at once, whatever its time limit."""
     command = [sys.executable, "-c", LISTENER, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
@@ -126,7 +126,7 @@ def test_a_stopped_supervisor_is_not_waited_for(directory):
 
 
 def test_no_client_waits_for_room_without_an_end(directory, monkeypatch):
-    """A supervisor that is stopped takes nobody, and at last nobody can wait for it any more."""
+    """A stopped supervisor accepts no client, and finally no client can queue for it any more."""
     monkeypatch.setattr(control_socket, "CONNECT_TIMEOUT_S", 0.0)
     monkeypatch.setattr(control_socket, "why_silent", lambda _: "it is silent")
     write_place(directory, name := f"reput-test-{os.getpid()}")
@@ -142,7 +142,7 @@ def test_no_client_waits_for_room_without_an_end(directory, monkeypatch):
 
 
 def test_only_the_owner_and_root_are_answered(directory, monkeypatch):
-    """The kernel says who connects."""
+    """The kernel identifies the client."""
     listening = ControlSocket(directory)
     address = abstract_address(read_place(directory).socket)
     for uid, taken in ((os.geteuid(), True), (0, True), (os.geteuid() + 1, False)):
@@ -158,7 +158,7 @@ def test_only_the_owner_and_root_are_answered(directory, monkeypatch):
 
 
 def test_another_users_group_is_not_asked_and_the_user_named(directory, monkeypatch):
-    """A listener that is not the owner's is not believed either."""
+    """Nor is a listener trusted that does not belong to the owner."""
     listening = ControlSocket(directory)
     stranger = os.geteuid() + 1
     monkeypatch.setattr(control_socket, "peer", lambda _: (77, stranger))

@@ -22,7 +22,7 @@ from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_d
 
 
 def row_of(log, *, progress=None, ordinal=None):
-    """Return the row of a dispatcher that stands somewhere."""
+    """Return the row of a dispatcher at the given position."""
     ring = InlineRing(capacity=1 << 16, **log.header())
     cell = InlineCell("index", 0, ring)
     if progress is not None:
@@ -31,7 +31,7 @@ def row_of(log, *, progress=None, ordinal=None):
 
 
 def test_what_is_not_known_is_none(log):
-    """Never 0, never -1."""
+    """Neither 0 nor -1."""
     row = row_of(log)
     assert (row.pid, row.progress, row.durable_cursor, row.error) == (None,) * 4
     assert (row.lag_bytes, row.lag_messages, row.lag_seconds) == (None,) * 3
@@ -39,7 +39,7 @@ def test_what_is_not_known_is_none(log):
 
 
 def test_lag_is_told_in_bytes_messages_and_seconds(log):
-    """The seconds are the age of the oldest record that is missing."""
+    """The seconds are the age of the oldest missing record."""
     log.put(10)
     row = row_of(log, progress=log.offsets[4], ordinal=4)
     assert row.lag_bytes == log.end - log.offsets[4]
@@ -48,7 +48,7 @@ def test_lag_is_told_in_bytes_messages_and_seconds(log):
 
 
 def test_messages_are_not_known_while_the_log_is_read(log):
-    """Nobody has counted the records below."""
+    """The records below are not counted yet."""
     log.put(10)
     row = row_of(log, progress=log.offsets[4])
     assert row.lag_messages is None
@@ -63,7 +63,7 @@ def test_no_lag_is_zero_in_every_unit(log):
 
 
 def test_the_time_of_a_record_is_read_off_the_log(log):
-    """None where there is none."""
+    """None if there is no record."""
     log.put(3)
     assert store_timestamp_at(log.store_directory, log.offsets[2]) == STORE_TIMESTAMP + 2
     assert store_timestamp_at(log.store_directory, 1 << 40) is None
@@ -71,7 +71,7 @@ def test_the_time_of_a_record_is_read_off_the_log(log):
 
 
 def test_without_a_configuration_those_that_ran_last_are_shown(log):
-    """By their own names, with the distribution of their plugins; a configuration decides over that."""
+    """By their own names, with the distribution of their plugins; a configuration overrides that."""
     log.put(1)
     keep_dispatcher_cursors(log.store_directory, {"consume_queue": 5, "hook": 7}, Files())
     keep_dispatcher_plugins(log.store_directory, {"consume_queue": "consume_queue", "hook": "index"}, Files())
@@ -88,7 +88,7 @@ def test_without_a_configuration_those_that_ran_last_are_shown(log):
 
 
 def test_dispatchers_that_cannot_be_asked_are_not_called_stopped(log, monkeypatch):
-    """Their state is UNKNOWN, with the reason, and what their files say of former times is not shown."""
+    """Their state is UNKNOWN, with the reason, and values from earlier files are not shown."""
 
     def refuse(_):
         raise GroupUnreachable("it belongs to another user: uid=5")
@@ -105,7 +105,7 @@ def test_dispatchers_that_cannot_be_asked_are_not_called_stopped(log, monkeypatc
 
 
 def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log):
-    """State STOPPED, the log's end, and no number that is not known."""
+    """State STOPPED, the log's end, and no unknown numbers."""
     log.put(10)
     status = stopped_status(log.store_directory, load_settings().settings)
     assert (status.writer.state, status.writer.pid, status.started) == ("STOPPED", None, None)
@@ -118,7 +118,7 @@ def test_a_store_that_nobody_has_open_shows_what_is_on_disk(log):
 
 
 def test_a_gap_is_shown_of_a_dispatcher_that_has_not_run(tmp_path):
-    """One that is broken has said nothing in its cell; its files say what it missed."""
+    """A broken dispatcher never wrote its cell; its files tell what it missed."""
     Gaps(tmp_path, "index").add(Gap(0, 100, 250))
     ring = InlineRing(capacity=1 << 16, appended=300, durable=300, commit_log_offset_min=250, epoch=1, ordinal=3)
     row = dispatcher_row(INDEX, InlineCell("index", 0, ring), ring, tmp_path)

@@ -9,7 +9,7 @@ from reput_hooks import DispatcherDescription
 
 
 def grown(bound, seconds_per_record, batch_count=40):
-    """Have a bound take full batches of 100-byte records; return how many records each had."""
+    """Feed a bound with full batches of 100-byte records; return the number of records of each."""
     counts = []
     for _ in range(batch_count):
         counts.append(bound.record_count)
@@ -18,7 +18,7 @@ def grown(bound, seconds_per_record, batch_count=40):
 
 
 def test_batches_grow_up_to_what_the_plugin_declares():
-    """Quick ones double, from a small one on."""
+    """While batches are quick, they double from a small size."""
     assert grown(BatchBound(DispatcherDescription(), 60.0), 0.0)[::10] == [256, *3 * [RECORD_COUNT_MAX]]
     declared = DispatcherDescription(batch_record_count_max=1000, batch_size_max=5000)
     bound = BatchBound(declared, 60.0)
@@ -34,13 +34,13 @@ def test_the_first_batch_is_no_larger_than_declared():
 
 @pytest.mark.parametrize("seconds_per_record", [0.0003, 0.001, 0.01])
 def test_slow_records_come_in_batches_that_stay_away_from_the_time_limit(seconds_per_record):
-    """However far behind the dispatcher is. A machine three times slower still lets each end in time."""
+    """However large the backlog. Even on a machine three times slower each batch ends in time."""
     counts = grown(BatchBound(DispatcherDescription(), 1.0), seconds_per_record)
     assert max(counts[1:]) * seconds_per_record < 1.0 / 3 or counts[-1] == 64
 
 
 def test_few_records_do_not_make_batches_grow():
-    """One record after the other, each quick, says nothing about what thousands take."""
+    """Single quick records say nothing about the time for thousands."""
     bound = BatchBound(DispatcherDescription(), 1.0)
     for _ in range(100):
         bound.took(BatchSize(1, 100), 0.0001)
@@ -48,7 +48,7 @@ def test_few_records_do_not_make_batches_grow():
 
 
 def test_a_plugin_that_takes_long_for_any_batch_does_not_get_single_records():
-    """Its time is that of a request to a server, say, and the same for one record as for many."""
+    """For example, a request to a server takes as long for one record as for many."""
     bound = BatchBound(DispatcherDescription(), 1.0)
     for _ in range(20):
         bound.took(BatchSize(bound.record_count, 1000), 0.7)
@@ -56,7 +56,7 @@ def test_a_plugin_that_takes_long_for_any_batch_does_not_get_single_records():
 
 
 def test_after_a_kill_a_fraction_comes_and_grows_again():
-    """Down to one record, if it must be."""
+    """Down to one record if necessary."""
     bound = BatchBound(DispatcherDescription(), 1.0, smaller_batch(BatchSize(256, 40_000)))
     assert (bound.record_count, bound.size) == (32, 5_000)
     assert grown(bound, 0.0001)[:3] == [32, 64, 128]
@@ -65,7 +65,7 @@ def test_after_a_kill_a_fraction_comes_and_grows_again():
 
 
 def test_a_plugin_that_reads_the_log_itself_is_bounded_by_bytes():
-    """By a gigabyte, by what it declares, and by less after a kill."""
+    """By a gigabyte, by its declaration, and by less after a kill."""
     assert BatchBound(DispatcherDescription(feeds="positions"), 60.0).size == 1 << 30
     declared = DispatcherDescription(feeds="positions", batch_size_max=1 << 20)
     bound = BatchBound(declared, 60.0, smaller_batch(BatchSize(0, 1 << 20)))

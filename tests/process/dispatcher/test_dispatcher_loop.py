@@ -1,4 +1,4 @@
-"""DispatcherLoop at moments that no running group can be held at."""
+"""DispatcherLoop in situations in which a running group cannot be held."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from simulation.simulation import SEGMENT_SIZE
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with three segments, of which the dispatchers have nothing yet."""
+    """A store with three segments that the dispatchers have not read yet."""
     store = ScriptedStore(tmp_path / "store")
-    # With SYNC_FLUSH they get what was put only behind a force.
+    # With SYNC_FLUSH, dispatchers would get messages only after a force.
     store.settings = msgspec.structs.replace(store.settings, flush_disk_type="ASYNC_FLUSH")
     store.open()
     while store.store.appended < 3 * SEGMENT_SIZE:
@@ -33,7 +33,7 @@ def store(tmp_path):
 
 
 def test_a_segment_that_goes_before_anybody_says_so_is_waited_for(store):
-    """Retention removes the file first. The loop goes on behind it, with a gap, once it is told."""
+    """Retention removes the file first. The loop continues after it, with a gap, once it is notified."""
     member = store.member("consume_queue")
     store.work(member, 1)
     store.writer_files.remove(store.directory / "commitlog" / f"{0:020d}")
@@ -50,7 +50,7 @@ def test_a_segment_that_goes_before_anybody_says_so_is_waited_for(store):
 
 
 def test_what_reads_the_log_is_not_loaded_within_the_time_limit_of_a_batch(store, monkeypatch):
-    """On a busy machine that takes longer than a small limit, and no smaller batch would help."""
+    """On a busy machine loading takes longer than a small limit, and smaller batches would not help."""
     member = store.member("consume_queue")
     phases = []
     opened = LogFeed.open
@@ -65,7 +65,7 @@ def test_what_reads_the_log_is_not_loaded_within_the_time_limit_of_a_batch(store
 
 
 def test_a_flush_without_room_comes_again(store):
-    """Nothing is lost or restarted meanwhile, batches go on, and the status says what is waited for."""
+    """Meanwhile nothing is lost or restarted, batches continue, and the status has the reason."""
     member = store.member("consume_queue")
     store.work(member, 8)
     loop = member.loop
@@ -87,7 +87,7 @@ def test_a_flush_without_room_comes_again(store):
 
 @pytest.mark.parametrize("how", ["goes on", "drains"])
 def test_batches_are_dispatched_while_a_flush_goes_on_beside(store, how):
-    """Readers see them meanwhile; the durable cursor follows when all files are forced, or at the end."""
+    """Readers see the batches meanwhile; the durable cursor follows when all files are forced, or at the end."""
     store.flush_threads = HeldThreads()
     member = store.member("consume_queue")
     store.work(member, 8)
@@ -118,7 +118,7 @@ def test_batches_are_dispatched_while_a_flush_goes_on_beside(store, how):
 
 @pytest.mark.parametrize("name", ["consume_queue", "index"])
 def test_a_flush_beside_that_does_not_end_is_given_up(store, name):
-    """On a disk that does not answer: batches go on until the time limit, and what comes later is not counted on."""
+    """On a disk that does not answer, batches continue until the time limit, and a late result is not trusted."""
     store.flush_threads = HeldThreads()
     member = store.member(name)
     store.work(member, 8)
@@ -131,7 +131,7 @@ def test_a_flush_beside_that_does_not_end_is_given_up(store, name):
     store.work(member, 2)
     assert member.cell.progress == store.store.appended
     durable = member.cell.durable_cursor
-    # A sign of life that the plugin gives renews it.
+    # A call of `alive` by the plugin renews it.
     loop.alive()
     store.clock.advance(loop.flushing.time_max_s - 1.0)
     store.work(member, 2)
@@ -146,7 +146,7 @@ def test_a_flush_beside_that_does_not_end_is_given_up(store, name):
 
 
 def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):
-    """It has nothing to flush."""
+    """There is nothing to flush."""
     member = store.member("index")
     store.work(member, 8)
     store.clock.advance(1.0)
@@ -164,7 +164,7 @@ def test_a_loop_that_waits_for_room_to_start_can_be_stopped(store):
     ("row_count", "asked_for", "gathers"), [(1, True, False), (1, False, True), (4, True, True), (4, False, True)]
 )
 def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeypatch, row_count, asked_for, gathers):
-    """A view whose progress is asked for is brought up record by record; one that nobody looks at is not."""
+    """A view whose progress is requested is updated record by record; an unwatched one is not."""
     member = store.member("consume_queue")
     store.work(member, 8)
     while not member.loop.following:

@@ -1,4 +1,4 @@
-"""Frames: what travels over the ring."""
+"""Frames: the entries of the ring."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_batch_comes_back_as_it_was():
 
 
 def test_changes_say_where_they_happened():
-    """A cut, a trimming and a deletion have one offset."""
+    """A cut, a trim and a deletion have one offset."""
     cut = decode_frame(truncate_frame(5, 700, 99, 7))
     assert (cut.kind, cut.epoch, cut.begin, cut.end, cut.end_store_timestamp) == (TRUNCATE, 5, 700, 700, 99)
     trimmed = decode_frame(expire_frame(5, 300))
@@ -45,7 +45,7 @@ def test_changes_say_where_they_happened():
 
 
 def test_a_part_of_a_frame_keeps_each_record_with_its_texts():
-    """Rows before the cursor and beyond the bound go, whole records only stay."""
+    """Rows before the cursor and beyond the bound are removed; only whole records stay."""
     columns = columns_of(6)
     cut = cut_columns(columns, 100, 450, 6)
     assert [request.commit_log_offset for request in cut.columns] == [100, 200, 300]
@@ -54,6 +54,6 @@ def test_a_part_of_a_frame_keeps_each_record_with_its_texts():
 
 
 def test_a_part_without_a_record_ends_where_it_begins():
-    """A bound inside of the first record lets nothing through."""
+    """A bound within the first record excludes everything."""
     cut = cut_columns(columns_of(2), 100, 150, 2)
     assert (len(cut.columns), cut.end, cut.store_timestamp) == (0, 100, 0)

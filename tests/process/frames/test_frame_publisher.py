@@ -1,4 +1,4 @@
-"""FramePublisher: what the writer tells, put into frames."""
+"""FramePublisher: encodes the writer's notifications as frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reput.store.writer.publisher import AppendedRecords
 
 
 class Taker:
-    """Keeps what is published."""
+    """Stores the published frames."""
 
     def __init__(self, frame_size_max):
         self.frame_size_max = frame_size_max
@@ -21,7 +21,7 @@ class Taker:
 
 
 def publish(frame_size_max, count):
-    """Publish *count* records of 100 bytes and return what came out."""
+    """Publish *count* records of 100 bytes and return the frames."""
     taker, columns = Taker(frame_size_max), columns_of(count)
     FramePublisher(taker, 4).publish(
         AppendedRecords(0, count * 100, 1000 + count - 1, 50 + count, columns.queues, columns.rows, columns.texts)
@@ -38,7 +38,7 @@ def test_a_batch_is_one_frame():
 
 
 def test_what_is_too_large_for_the_ring_goes_out_in_parts():
-    """Without a gap and without a record twice."""
+    """Without a gap and without duplicates."""
     published, columns = publish(400, 9)
     frames = [frame for frame, _, _ in published]
     assert len(frames) > 1
@@ -49,7 +49,7 @@ def test_what_is_too_large_for_the_ring_goes_out_in_parts():
 
 
 def test_a_record_whose_texts_exceed_a_frame_leaves_a_hole():
-    """An empty batch behind it tells readers to look into the log."""
+    """An empty batch after it makes readers turn to the log."""
     published, _ = publish(30, 1)
     ((frame, appended, ordinal),) = published
     assert (frame.begin, frame.end, len(frame.columns)) == (100, 100, 0)

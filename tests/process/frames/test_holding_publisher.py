@@ -1,4 +1,4 @@
-"""Records that are put one by one, published together; and who publishes them when somebody has nothing else to do."""
+"""Single puts are published together; and the release of held records when a dispatcher is idle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = 1_700_000_000_000
 
 
 class Log:
-    """Tells a publisher of records of 100 bytes, and reads what comes out of the ring."""
+    """Notifies a publisher of records of 100 bytes, and reads the frames from the ring."""
 
     def __init__(self):
         self.memory = RingMemory.create(1 << 16, 4)
@@ -46,7 +46,7 @@ class Log:
         self.count = 0
 
     def put(self, count=1, *, queue=("topic", 0), store_timestamp=NOW):
-        """Put so many records, one by one, without looking at their requests any further."""
+        """Put *count* records, one by one, with equal requests."""
         for _ in range(count):
             one = columns_of(1)
             begin, self.count = self.count * 100, self.count + 1
@@ -57,7 +57,7 @@ class Log:
                 )
 
     def read(self):
-        """Return the frames that have come, as (begin, end, ordinal, queue of each row, texts)."""
+        """Return the received frames as (begin, end, ordinal, queue of each row, texts)."""
         frames = [decode_frame(data) for data in self.reader.read()]
         return [
             (
@@ -78,14 +78,14 @@ def number_at(columns: DispatchColumns, row: int) -> int:
 
 @pytest.fixture
 def log():
-    """A log without any record, and somebody who reads the ring, and is not asleep."""
+    """An empty log, and a reader of the ring that does not sleep."""
     log = Log()
     yield log
     log.memory.close()
 
 
 def test_what_is_put_in_a_row_becomes_one_frame(log):
-    """The first of a millisecond goes alone; of the others nothing is seen before they are many, or time goes on."""
+    """The first one of a millisecond is published alone; the others once there are many, or the time advances."""
     log.put(3)
     assert [frame[:3] for frame in log.read()] == [(0, 100, 0)]
     assert log.memory.header.appended == 100
@@ -98,7 +98,7 @@ def test_what_is_put_in_a_row_becomes_one_frame(log):
 
 
 def test_no_more_than_so_many_are_held(log):
-    """They are a frame at once."""
+    """Then they are published as a frame at once."""
     log.put(1 + 2 * HELD_MAX + 5)
     bounds = [(begin, end) for begin, end, *_ in log.read()]
     whole = HELD_MAX * 100
@@ -106,7 +106,7 @@ def test_no_more_than_so_many_are_held(log):
 
 
 def test_records_of_several_queues_are_held_together(log):
-    """Each row names its own queue."""
+    """Each row has its own queue."""
     log.put()
     for number in (3, 1, 3, 2):
         log.put(queue=("topic", number))
@@ -117,7 +117,7 @@ def test_records_of_several_queues_are_held_together(log):
 
 
 def test_a_batch_comes_behind_what_is_held(log):
-    """It is a frame of its own."""
+    """It is a separate frame."""
     log.put(2)
     columns = columns_of(5)
     log.publisher.publish(AppendedRecords(200, 700, NOW, 7, columns.queues, columns.rows, columns.texts))
@@ -125,7 +125,7 @@ def test_a_batch_comes_behind_what_is_held(log):
 
 
 def test_a_record_that_was_left_out_stays_a_hole(log):
-    """As of a put that Ctrl-C ended between its record and its publication: the log has it."""
+    """For example of a put that Ctrl-C ended between storing and publishing: the log has the record."""
     log.put(2)
     log.count += 1
     log.put(2)
@@ -135,7 +135,7 @@ def test_a_record_that_was_left_out_stays_a_hole(log):
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_disk_type):
-    """Whatever is put one by one or in batches, forced together, and held, in a millisecond that does not end."""
+    """For all mixtures of single and batch puts, forced together, and held, within one millisecond."""
     chance = random.Random(1)
     store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type=flush_disk_type)
     log.publisher.segment_size = store.segment_size
@@ -175,7 +175,7 @@ def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_di
     ],
 )
 def test_changes_of_the_log_come_behind_what_is_held(log, change):
-    """They are told in the order in which they were made."""
+    """They are published in the order in which they were made."""
     log.put(2)
     change(log.publisher)
     assert [frame[1] for frame in log.read()[:2]] == [100, 200]
@@ -183,7 +183,7 @@ def test_changes_of_the_log_come_behind_what_is_held(log, change):
 
 
 def test_nothing_is_held_while_somebody_is_parked(log):
-    """The put itself wakes it."""
+    """The put itself wakes the dispatcher."""
     log.put()
     log.read()
     parked = threading.Thread(target=log.reader.park, args=(LIMIT_S,))
@@ -197,7 +197,7 @@ def test_nothing_is_held_while_somebody_is_parked(log):
 
 
 def test_who_parks_later_asks_for_what_is_held(log):
-    """It says so to the owner, and is woken by what comes then."""
+    """It asks the owner, and is woken by the publication."""
     service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
     log.put(4)
     log.read()
@@ -208,7 +208,7 @@ def test_who_parks_later_asks_for_what_is_held(log):
 
 
 def test_what_nobody_asks_for_is_published_soon(log):
-    """Dispatchers that are paused ask for nothing, and processes that only read look how far the log is published."""
+    """Paused dispatchers do not ask, and read-only processes look at the published end."""
     descriptor = log.memory.release_descriptor
     log.publisher.watch = lambda: os.eventfd_write(descriptor, 1)
     service = ReleaseService(log.publisher, log.put_lock, descriptor, Threads())
@@ -222,7 +222,7 @@ def test_what_nobody_asks_for_is_published_soon(log):
 
 
 class CtrlC:
-    """Raises KeyboardInterrupt before step *after* of what is done in the two modules that hold and publish."""
+    """Raises KeyboardInterrupt before step *after* in the two modules that hold and publish."""
 
     def __init__(self, after):
         self.left = after
@@ -250,7 +250,7 @@ class CtrlC:
 @pytest.mark.parametrize("held_count", [0, 2, HELD_MAX - 1])
 @pytest.mark.parametrize("is_looked_after", [False, True])
 def test_ctrl_c_takes_nothing_from_puts_that_have_returned(log, is_looked_after, held_count, store_timestamp):
-    """Wherever it comes in a put: what is held is published by whoever looks next; and is asked for, as ever."""
+    """Wherever it interrupts a put: held records are published by the next put or the service, and can be asked for."""
     read = 0
     for after in itertools.count(1):
         log.put(1 + held_count, store_timestamp=NOW + 2 * after)
@@ -266,7 +266,7 @@ def test_ctrl_c_takes_nothing_from_puts_that_have_returned(log, is_looked_after,
         log.publisher.release()
         assert log.memory.header.appended == log.count * 100
         for begin, end, *_ in log.read():
-            # The put that was interrupted may be left out, and nothing else.
+            # Only the interrupted put may be missing.
             assert begin <= read or (read, begin) == (returned, returned + 100), after
             read = max(read, end)
         assert read == log.count * 100, after
@@ -275,7 +275,7 @@ def test_ctrl_c_takes_nothing_from_puts_that_have_returned(log, is_looked_after,
 
 
 def test_a_service_that_is_closed_leaves_nothing_behind(log):
-    """What was held is published."""
+    """Held records are published."""
     service = ReleaseService(log.publisher, log.put_lock, log.memory.release_descriptor, Threads())
     log.put(4)
     service.stop()

@@ -1,4 +1,4 @@
-"""Frames that were read together, decoded as few."""
+"""Frames that were read together are decoded and joined."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERYTHING = 1 << 40
 
 
 def frame_of(first, queues, *, begin=None, epoch=1):
-    """Return the frame of one record for each of *queues*, the *first* record of the log and those that follow."""
+    """Return the frame of one record for each of *queues*, beginning with record *first* of the log."""
     names = list(dict.fromkeys(queues))
     rows = []
     for number, queue in enumerate(queues, first):
@@ -51,7 +51,7 @@ def frame_of(first, queues, *, begin=None, epoch=1):
 
 
 def requests(frames):
-    """Return what a dispatcher finds in *frames*."""
+    """Return the requests in *frames*."""
     return [request for frame in frames for request in frame.columns]
 
 
@@ -67,7 +67,7 @@ A, B, C = ("orders", 0), ("orders", 1), ("bills", 0)
     ],
 )
 def test_frames_that_go_on_come_as_one(queues):
-    """Whatever queues each of them numbers, and in which order, every record keeps its queue and its texts."""
+    """Whatever queue numbers the frames use, every record keeps its queue and its texts."""
     frames = []
     first = 3
     for each in queues:
@@ -86,7 +86,7 @@ def test_frames_that_go_on_come_as_one(queues):
 
 
 def test_changes_and_holes_stand_between():
-    """A deletion is passed on at its place; frames that were missed, another epoch, and what is not to be shown yet."""
+    """A deletion is passed on at its place; missed frames, a new epoch and the bound of visible records end a batch."""
     frames = [
         frame_of(0, [A]),
         frame_of(1, [A]),
@@ -113,7 +113,7 @@ def test_changes_and_holes_stand_between():
 
 
 def test_a_blank_at_the_end_of_a_segment_belongs_to_the_frame_behind_it():
-    """That one begins where the one before ended."""
+    """That frame begins where the previous one ended."""
     (joined,) = decode_frames([frame_of(0, [A]), frame_of(3, [A], begin=SIZE)], EVERYTHING)
     assert (joined.begin, joined.end) == (0, 4 * SIZE)
     assert [request.commit_log_offset for request in joined.columns] == [0, 3 * SIZE]
@@ -126,5 +126,5 @@ def test_frames_are_not_joined_without_end():
 
 
 def test_nothing_is_made_of_nothing():
-    """A read that found no frame."""
+    """A read may find no frame."""
     assert decode_frames([], EVERYTHING) == []

@@ -1,4 +1,4 @@
-"""LogFeed: the commit log as a loop reads it that the ring does not reach back far enough for."""
+"""LogFeed: reads the commit log for a loop when the ring does not reach back far enough."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput_hooks import Cursor, DispatchBatch
 
 @pytest.fixture
 def feed(tmp_path, monkeypatch):
-    """Return the feed of a log of 30 records, of which a chunk has three or four, and how far the log goes."""
+    """Return the feed of a log of 30 records, with three or four per chunk, and the log's end."""
     monkeypatch.setattr(log_feed, "CHUNK_SIZE", 1024)
     with reput.open(tmp_path / "store", dispatchers=[], mode="inline") as store:
         for number in range(30):
@@ -33,7 +33,7 @@ def offsets(found):
 @pytest.mark.parametrize("record_count_max", [1, 7, 1000])
 @pytest.mark.parametrize("size_max", [100, 1000, 1 << 20])
 def test_a_batch_has_no_more_records_and_bytes_than_wanted(feed, record_count_max, size_max):
-    """But one record always goes; nothing is left out or comes twice."""
+    """At least one record is returned; none is left out or repeated."""
     log, end = feed
     found, at = [], 0
     while at < end:
@@ -49,7 +49,7 @@ def test_a_batch_has_no_more_records_and_bytes_than_wanted(feed, record_count_ma
 
 
 def test_positions_are_bounded_by_bytes(feed, tmp_path):
-    """And say where whole records end, one at least."""
+    """They are the ends of whole records, at least one."""
     log, end = feed
     bounds = {*offsets(log.read(0, end, 1000, 1 << 20)), end}
     positions = LogFeed(tmp_path / "store", Settings(), positions=True)
@@ -65,7 +65,7 @@ def test_positions_are_bounded_by_bytes(feed, tmp_path):
 
 
 def test_what_lies_before_damage_comes_first(feed, tmp_path):
-    """Damage in a later chunk is met by the next reading."""
+    """Damage in a later chunk is met by the next read."""
     log, end = feed
     damaged = offsets(log.read(0, end, 1000, 1 << 20))[20]
     log.close()

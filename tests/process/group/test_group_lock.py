@@ -19,7 +19,7 @@ def store(tmp_path):
 
 
 def forked(function):
-    """Run *function* in a forked child that stays until the returned function is called."""
+    """Run *function* in a forked child that lives until the returned function is called."""
     reader, writer = os.pipe()
     ready, say_ready = os.pipe()
     pid = os.fork()
@@ -42,7 +42,7 @@ def forked(function):
 
 
 def test_the_lock_excludes_and_is_given_back(store):
-    """Within one process, too: it belongs to the open file."""
+    """Also within one process: the lock belongs to the open file."""
     first, second = GroupLock(store), GroupLock(store)
     assert first.try_take()
     assert not second.try_take()
@@ -64,7 +64,7 @@ def test_members_of_the_group_hold_it_by_fork(store):
 
 
 def test_what_a_plugin_forks_does_not_hold_it(store):
-    """Its processes are no part of the group."""
+    """Its processes do not belong to the group."""
     first, second = GroupLock(store), GroupLock(store)
     assert first.try_take()
     first.withhold()

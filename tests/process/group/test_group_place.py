@@ -1,4 +1,4 @@
-"""Where a group says that it listens, and what is said of one that does not."""
+"""The recorded address of a group, and the errors for a missing one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_place_is_read_as_it_was_written(directory):
 
 
 def test_a_copy_of_a_store_does_not_lead_to_the_originals_group(directory, tmp_path):
-    """Its lock file is another one."""
+    """Its lock file is a different one."""
     write_place(directory, "some-name")
     shutil.copytree(directory, tmp_path / "copy")
     assert read_place(tmp_path / "copy") is None
@@ -44,13 +44,13 @@ def test_a_copy_of_a_store_does_not_lead_to_the_originals_group(directory, tmp_p
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"[]", b'{"socket":5}'])
 def test_rubbish_is_no_place(directory, content):
-    """As a power cut may leave it."""
+    """A power cut may leave such content."""
     place_path(directory).write_bytes(content)
     assert read_place(directory) is None
 
 
 def claim(directory, *, by=None):
-    """Take the store's lock as a writer does; *by*: the process id that stands in `writer.json`."""
+    """Take the store's lock like a writer; *by*: the process id in `writer.json`."""
     pid = by or os.getpid()
     lock = StoreLock(directory)
     lock.claim()
@@ -60,14 +60,14 @@ def claim(directory, *, by=None):
 
 
 def test_nobody_is_silent_where_nobody_has_the_store_open(directory):
-    """No lock file, or one that is free."""
+    """The lock file is missing or free."""
     assert why_silent(directory) is None
     claim(directory).close()
     assert why_silent(directory) is None
 
 
 def test_a_writer_without_a_socket_is_named(directory):
-    """With its process id, and what may be the reason."""
+    """With its process id, and the possible reason."""
     lock = claim(directory)
     assert "mode='inline'" in why_silent(directory)
     assert f"pid={os.getpid()}" in why_silent(directory)
@@ -77,7 +77,7 @@ def test_a_writer_without_a_socket_is_named(directory):
 
 
 def test_those_who_hold_the_lock_without_dispatchers_are_not_a_group(directory):
-    """RocketMQ, and a verb that changes a stopped store."""
+    """RocketMQ, and a verb that changes a closed store."""
     lock = claim(directory, by=1)
     assert why_silent(directory) is None
     lock.close()
@@ -88,7 +88,7 @@ def test_those_who_hold_the_lock_without_dispatchers_are_not_a_group(directory):
 
 
 def test_who_may_not_look_at_the_lock_does_not_know(directory, monkeypatch):
-    """That is no proof that nobody has the store open."""
+    """An unreadable lock does not prove that no process has the store open."""
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")

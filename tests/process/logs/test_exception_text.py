@@ -1,4 +1,4 @@
-"""What an operator has to read of a traceback."""
+"""The part of a traceback that an operator must read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reput.process.logs.exception_text import exception_line, exception_message
 
 
 def test_the_last_line_of_a_traceback_says_what_went_wrong():
-    """Where the error is ours its sentence alone; else with the exception's name."""
+    """For reput's errors only the message; otherwise with the exception's name."""
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in run\n'
     assert exception_message(f"{trace}reput.errors.StoreError: no room: free=0\n") == "no room: free=0"
     assert exception_message(f"{trace}ValueError: 7") == "ValueError: 7"
@@ -18,7 +18,7 @@ def test_the_last_line_of_a_traceback_says_what_went_wrong():
 
 
 def test_notes_behind_an_exception_are_not_taken_for_it():
-    """The advice of our errors stands there, and of a plugin whatever it has noted."""
+    """The advice of reput's errors and the notes of plugins follow the exception."""
     try:
         raise DispatcherError("the view is gone: view=x", "Build it again.")
     except DispatcherError:

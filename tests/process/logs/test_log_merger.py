@@ -1,4 +1,4 @@
-"""The lines of all processes as one stream."""
+"""The log lines of all processes as one stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = LogLine(1_700_000_000_123, "WARNING", 77, "index", "something", commit_lo
 
 @pytest.fixture
 def stderr():
-    """A pipe that stands for the owner's stderr: its writing end, and a function that reads it."""
+    """A pipe that replaces the owner's stderr: its writing end, and a function that reads it."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
     os.set_blocking(writer, True)
 
@@ -39,7 +39,7 @@ def merger_of(tmp_path, stderr, form="text"):
 
 
 def test_a_line_is_plain_for_people(tmp_path, stderr):
-    """Time, level, dispatcher, process, offset, message; warnings also on stderr."""
+    """Time, level, dispatcher, process, offset, message; warnings also go to stderr."""
     merger, file = merger_of(tmp_path, stderr)
     merger.write(LINE)
     merger.write(msgspec.structs.replace(LINE, level="INFO", message="quiet"))
@@ -51,7 +51,7 @@ def test_a_line_is_plain_for_people(tmp_path, stderr):
 
 
 def test_a_message_of_several_lines_passes_for_no_other():
-    """They are indented, and nothing in them moves the cursor of a terminal."""
+    """Further lines are indented, and control characters are escaped."""
     forged = "2026-01-01T00:00:00.000 INFO supervisor[1] all is well"
     line = LogLine(0, "WARNING", 42, "index", f"first\n{forged}\x1b[2J\x00\tü", exception="Traceback\nE: \x9b")
     first, *others = as_text(line).decode().splitlines()
@@ -61,7 +61,7 @@ def test_a_message_of_several_lines_passes_for_no_other():
 
 
 def test_a_line_is_json_by_option(tmp_path, stderr):
-    """One object a line."""
+    """One object per line."""
     merger, file = merger_of(tmp_path, stderr, "json")
     merger.write(LINE)
     row = json.loads(file())
@@ -69,14 +69,14 @@ def test_a_line_is_json_by_option(tmp_path, stderr):
 
 
 def test_lost_lines_are_counted(tmp_path, stderr):
-    """The stream says that it is not whole."""
+    """The stream shows that lines are missing."""
     merger, file = merger_of(tmp_path, stderr)
     merger.write(msgspec.structs.replace(LINE, dropped=9))
     assert "count=9" in file()
 
 
 def test_a_stderr_that_nobody_reads_holds_nobody_up(tmp_path, stderr):
-    """Lines are lost there, counted, and all in the file."""
+    """Lines are dropped there and counted; the file has all of them."""
     merger, file = merger_of(tmp_path, stderr)
     for _ in range(2000):
         merger.say("ERROR", "x" * 100)
@@ -89,7 +89,7 @@ def test_a_stderr_that_nobody_reads_holds_nobody_up(tmp_path, stderr):
 
 
 def test_the_file_is_turned_over(tmp_path, stderr):
-    """It takes no more than twice its bound."""
+    """Its size stays below twice its bound."""
     merger, file = merger_of(tmp_path, stderr)
     for _ in range(FILE_SIZE_MAX // (60 << 10) + 2):
         merger.say("INFO", "x" * (60 << 10))
@@ -98,7 +98,7 @@ def test_the_file_is_turned_over(tmp_path, stderr):
 
 
 def test_a_file_that_cannot_be_turned_over_goes_on(tmp_path, stderr, monkeypatch):
-    """Without room for another descriptor the lines go on into the old file, and into nobody else's."""
+    """Without a free descriptor, lines still go to the old file, and to no other file."""
     merger, file = merger_of(tmp_path, stderr)
     real_open = os.open
 
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_turned_over_goes_on(tmp_path, stderr, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         merger.say("INFO", "no room")
-        # Whoever opens something now gets the lowest number that is free.
+        # The next opened file gets the lowest free number.
         others = os.pipe2(os.O_NONBLOCK)
         merger.say("INFO", "still no room")
     with pytest.raises(BlockingIOError):
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_turned_over_goes_on(tmp_path, stderr, monkeypatch
 
 
 def test_lines_and_events_are_told_apart(tmp_path, stderr):
-    """And what is no line is shown as what it is, never unpickled."""
+    """Any other data is shown as text, never unpickled."""
     merger, file = merger_of(tmp_path, stderr)
     reader, writer = os.pipe()
     events = []

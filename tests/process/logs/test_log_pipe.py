@@ -1,4 +1,4 @@
-"""Log lines of a dispatcher into its pipe."""
+"""A dispatcher's log lines in its pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput.process.logs.log_pipe import PipeHandler
 
 @pytest.fixture
 def pipe():
-    """A handler and the reading end of its pipe, both without waiting."""
+    """A handler and the reading end of its pipe, both nonblocking."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
     handler = PipeHandler(writer, "index", lambda: 42)
     yield handler, reader
@@ -30,7 +30,7 @@ def emit(handler, message, *arguments, exc_info=None):
 
 
 def read(reader):
-    """Return what is in the pipe."""
+    """Return the content of the pipe."""
     data = b""
     with contextlib.suppress(BlockingIOError):
         while part := os.read(reader, 1 << 16):
@@ -39,7 +39,7 @@ def read(reader):
 
 
 def lines(reader):
-    """Return the whole lines that are in the pipe."""
+    """Return the whole lines in the pipe."""
     return read(reader).splitlines()
 
 
@@ -57,13 +57,13 @@ def test_a_line_says_who_where_and_what(pipe):
 
 
 def test_a_full_pipe_costs_lines_and_never_time(pipe):
-    """What was lost is counted in the next line that goes through, and no line is torn."""
+    """The number of dropped lines comes with the next line; no line is torn."""
     handler, reader = pipe
     for _ in range(1000):
         emit(handler, "x" * 1000)
     data = read(reader)
     emit(handler, "after")
-    # The rest of a line that the pipe took in part comes first.
+    # First comes the rest of a line that the pipe accepted partially.
     whole = [decode_line(line) for line in (data + read(reader)).splitlines()]
     assert whole[-1].message == "after"
     assert len(whole) - 1 + whole[-1].dropped == 1000
@@ -72,7 +72,7 @@ def test_a_full_pipe_costs_lines_and_never_time(pipe):
 
 
 def test_a_wrong_format_string_is_the_plugins_business(pipe, monkeypatch):
-    """It ends no dispatcher."""
+    """It does not end the dispatcher."""
     handler, reader = pipe
     monkeypatch.setattr(logging, "raiseExceptions", False)
     emit(handler, "%d", "no number")
@@ -81,7 +81,7 @@ def test_a_wrong_format_string_is_the_plugins_business(pipe, monkeypatch):
 
 
 def test_half_a_character_ends_no_dispatcher(pipe):
-    """As in the name of a file in another encoding: it is shown escaped."""
+    """For example in the name of a file in another encoding: it is escaped."""
     handler, reader = pipe
     emit(handler, "cannot open %s", b"caf\xe9".decode(errors="surrogateescape"))
     assert [decode_line(line).message for line in lines(reader)] == ["cannot open caf\\udce9"]

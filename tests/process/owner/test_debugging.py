@@ -1,4 +1,4 @@
-"""One dispatcher in the caller's own process, where a debugger finds it."""
+"""One dispatcher in the caller's own process, for a debugger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT = 60.0
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A store in which ten messages were counted, and five more were put while the dispatcher was not enabled."""
+    """A store with ten counted messages, and five more that were put while the dispatcher was not enabled."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("counts", source=TOPIC_COUNT)
     folder.add("probe")
@@ -32,12 +32,12 @@ def path(tmp_path, monkeypatch):
 
 
 def counted(root, name="counts"):
-    """Return what the view below *root* holds on disk."""
+    """Return the data of the view below *root* on disk."""
     return json.loads((root / "reput" / "views" / name / "topic_count.json").read_bytes())["count"]
 
 
 def test_it_goes_on_where_the_store_s_view_ends(path, tmp_path):
-    """On a copy; the store's own is as it was."""
+    """On a copy; the store's own view is unchanged."""
     with reput.debug(path, "counts", target=tmp_path / "target") as debugged:
         debugged.run()
         assert debugged.batch_count == 1
@@ -47,7 +47,7 @@ def test_it_goes_on_where_the_store_s_view_ends(path, tmp_path):
 
 
 def test_one_whose_view_lies_elsewhere_runs_on_the_author_s_word_alone(path, tmp_path):
-    """What it is given would be sent there again. It is told that this is a rehearsal."""
+    """It would send records there again. It is told that this is a rehearsal."""
     PluginFolder(tmp_path / "plugins").add("sink", 'reads="durable", view_elsewhere=True')
     with pytest.raises(ConfigError, match=r"the view lies elsewhere, .* dispatcher=sink") as refused:
         reput.debug(path, "sink")
@@ -58,7 +58,7 @@ def test_one_whose_view_lies_elsewhere_runs_on_the_author_s_word_alone(path, tmp
 
 
 def test_it_begins_with_the_log_if_asked(path):
-    """With an empty view, which goes when it is closed."""
+    """With an empty view, which is removed by `close`."""
     with reput.debug(path, "counts", empty=True) as debugged:
         assert debugged.dispatcher is None
         assert debugged.step()
@@ -71,7 +71,7 @@ def test_it_begins_with_the_log_if_asked(path):
 
 
 def test_an_exception_comes_out_where_it_was_called(path):
-    """As it was raised; nothing is started again."""
+    """Unchanged; nothing is restarted."""
     settings = {"dispatchers.probe.crash_at": 0}
     with pytest.raises(ValueError, match="crash at 0"), reput.debug(path, "probe", **settings) as debugged:
         debugged.run()
@@ -93,7 +93,7 @@ def test_it_is_fed_with_what_is_put_meanwhile(path, monkeypatch):
 
 
 def test_a_view_that_is_being_written_is_not_copied(path):
-    """Half of it might be new."""
+    """The copy might mix old and new data."""
     with reput.open(path, dispatchers=["counts"]) as store:
         store.wait_for("counts", store.appended, TIMEOUT)
         with pytest.raises(reput.DispatcherError, match="state=RUNNING"):
@@ -101,7 +101,7 @@ def test_a_view_that_is_being_written_is_not_copied(path):
 
 
 def test_a_target_is_not_gone_on_with(path, tmp_path):
-    """Nobody could say what it was built from."""
+    """Its origin is unknown."""
     with reput.debug(path, "counts", target=tmp_path / "target") as debugged:
         debugged.run()
     with pytest.raises(reput.ConfigError, match="holds this view"):

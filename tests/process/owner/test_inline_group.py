@@ -1,4 +1,4 @@
-"""The loops of the dispatchers on one thread of the program."""
+"""The loops of the dispatchers, on one thread of the program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 60.0
 
 
 def state_of(group, name):
-    """Return the state that `status` shows."""
+    """Return the state shown by `status`."""
     return next(row.state for row in group.status() if row.name == name)
 
 
@@ -39,7 +39,7 @@ def wait_for_change(group):
 
 
 def test_what_is_put_is_dispatched(log, plugins, context, inline):
-    """Each record comes once, and the progress is where the log ends."""
+    """Each record comes once, and the progress reaches the log's end."""
     plugins.add("probe")
     group = inline(context("probe"))
     for _ in range(10):
@@ -52,7 +52,7 @@ def test_what_is_put_is_dispatched(log, plugins, context, inline):
 
 
 def test_a_drain_has_an_end(log, plugins, context, inline, saved):
-    """What was taken in until then is flushed; the rest follows at the next opening."""
+    """Records taken in until then are flushed; the rest follows at the next opening."""
     plugins.add("probe")
     group = inline(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
     for _ in range(400):
@@ -67,7 +67,7 @@ def test_a_drain_has_an_end(log, plugins, context, inline, saved):
 
 
 def test_two_dispatchers_of_one_plugin_run_side_by_side(log, plugins, context, inline, saved):
-    """With options, views and progress of their own."""
+    """With separate options, views and progress."""
     plugins.add("sink")
     options = {"orders_hook": {"plugin": "sink"}, "audit_hook": {"plugin": "sink", "retry_count": 2}}
     group = inline(context("orders_hook", "audit_hook", options=options))
@@ -78,7 +78,7 @@ def test_two_dispatchers_of_one_plugin_run_side_by_side(log, plugins, context, i
 
 
 def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, saved):
-    """What was put before it came is read from the commit log, what comes then from frames, without a gap."""
+    """Earlier records are read from the commit log, later ones from frames, without a gap."""
     plugins.add("probe")
     log.put(100)
     group = inline(context("probe"))
@@ -90,7 +90,7 @@ def test_a_late_dispatcher_reads_the_log_first(log, plugins, context, inline, sa
 
 @pytest.mark.parametrize("bound", ["batch_record_count_max=7", "batch_size_max=1000"])
 def test_batches_stay_within_what_the_plugin_declares(log, plugins, context, inline, saved, events, bound):
-    """From the log and from frames, however many records a frame has; one record goes, however large it is."""
+    """From the log and from frames, however many records a frame has; one record is always dispatched."""
     plugins.add("probe", f'reads="appended", {bound}')
     log.put(50)
     group = inline(context("probe"))
@@ -106,7 +106,7 @@ def test_batches_stay_within_what_the_plugin_declares(log, plugins, context, inl
 
 
 def test_it_goes_on_at_its_durable_cursor(log, plugins, context, inline, saved, events):
-    """A second start gets what the first one did not have."""
+    """A second start gets the records that the first one did not take in."""
     plugins.add("probe")
     group = inline(context("probe"))
     middle = log.put(10)
@@ -120,7 +120,7 @@ def test_it_goes_on_at_its_durable_cursor(log, plugins, context, inline, saved, 
 
 
 def test_a_lapped_loop_reads_the_log_again(log, plugins, context, inline, saved):
-    """More frames than the ring holds while the dispatcher sleeps are no loss."""
+    """It loses nothing if more frames come than the ring holds while it sleeps."""
     plugins.add("probe")
     group = inline(context("probe"), capacity=1 << 10)
     group.wait_for("probe", log.put(1), TIMEOUT)
@@ -134,7 +134,7 @@ def test_a_lapped_loop_reads_the_log_again(log, plugins, context, inline, saved)
 
 
 def test_a_durable_reader_sees_only_what_is_durable(log, plugins, context, inline, events):
-    """Bytes that a power cut may take are held back, up to the record within a frame."""
+    """Bytes that a power cut may take are held back, exactly up to a record within a frame."""
     plugins.add("probe", 'reads="durable"')
     group = inline(context("probe"))
     end = log.put(10)
@@ -150,7 +150,7 @@ def test_a_durable_reader_sees_only_what_is_durable(log, plugins, context, inlin
 
 
 def test_a_view_of_another_format_is_built_again_inline(log, plugins, context, inline, saved):
-    """In its place, since there is no second process; once."""
+    """In place, once, because there is no second process."""
     plugins.add("probe")
     inline(context("probe")).drain_and_stop()
     log.publisher = None
@@ -166,7 +166,7 @@ def test_a_view_of_another_format_is_built_again_inline(log, plugins, context, i
 
 
 def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugins, context, inline, events):
-    """All of the log would be sent out again, unasked. It stands still, and says what an operator can do."""
+    """The whole log would be sent again. The dispatcher stops, and says what an operator can do."""
     plugins.add("probe", 'reads="appended", view_elsewhere=True')
     group = inline(context("probe"))
     group.wait_for("probe", log.put(10), TIMEOUT)
@@ -181,7 +181,7 @@ def test_a_view_elsewhere_is_not_emptied_when_the_log_s_history_parts(log, plugi
 
 
 def test_a_view_elsewhere_whose_cursor_is_gone_does_not_begin_anew_by_itself(log, plugins, context, inline, events):
-    """Somebody has removed its folder. The store knows that it had come further, and nothing is sent out again."""
+    """Its folder was removed. The store knows that the view was further, so nothing is sent again."""
     plugins.add("probe", 'reads="appended", view_elsewhere=True')
     log.put(10)
     keep_dispatcher_cursors(log.store_directory, {"probe": log.offsets[5]}, Files())
@@ -196,7 +196,7 @@ def test_a_view_elsewhere_whose_cursor_is_gone_does_not_begin_anew_by_itself(log
 
 
 def test_a_successor_stays_behind_its_predecessor(log, plugins, context, inline, events):
-    """Nothing is dispatched that a dispatcher in ``after`` does not have yet."""
+    """A record is dispatched only after all dispatchers in ``after`` have it."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first", "not_enabled")')
     crash = {"first": {"crash_at": 0, "crash_until": str(log.store_directory / "go")}}
@@ -212,7 +212,7 @@ def test_a_successor_stays_behind_its_predecessor(log, plugins, context, inline,
 
 @pytest.mark.parametrize("after_failed", ["wait", "proceed"])
 def test_a_failed_predecessor_is_waited_for_or_passed_over(log, plugins, context, inline, after_failed):
-    """What a dispatcher does when one it comes after has failed is declared."""
+    """The dispatcher declares what to do if a predecessor has failed."""
     plugins.add("first")
     plugins.add("second", f'reads="appended", after=("first",), after_failed="{after_failed}"')
     settings = {"dispatcher_restart_count_max": 1, "dispatcher_backoff_min": 1}
@@ -235,7 +235,7 @@ def test_a_crashing_dispatcher_is_started_again(log, plugins, context, inline, s
     group = inline(context("probe", options={"probe": {"crash_at": 0, "crash_until": str(go)}}))
     end = log.put(5)
     wait_for_state(group, "probe", State.BACKOFF)
-    # Each try forgets the error of the one before.
+    # Each try clears the previous error.
     while "ValueError: crash at 0" not in (group.status()[0].error or ""):
         wait_for_change(group)
     go.touch()
@@ -247,7 +247,7 @@ def test_a_crashing_dispatcher_is_started_again(log, plugins, context, inline, s
 
 
 def test_retry_later_without_a_reason_is_shown_all_the_same(log, plugins, context, inline):
-    """A dispatcher that waits is told from one that has nothing to do."""
+    """A waiting dispatcher can be distinguished from an idle one."""
     source = PROBE.replace("DESCRIPTION", 'reads="appended"').replace('raise RetryLater("not now")', "raise RetryLater")
     plugins.add("probe", source=source)
     group = inline(context("probe", options={"probe": {"retry_count": 1 << 30}}))
@@ -262,7 +262,7 @@ def test_retry_later_without_a_reason_is_shown_all_the_same(log, plugins, contex
 
 
 def test_retry_later_brings_the_same_batch_again(log, plugins, context, inline, saved, events):
-    """A dispatcher that has changed nothing may ask for the batch once more."""
+    """A dispatcher that has changed nothing may request the batch again."""
     plugins.add("probe")
     group = inline(context("probe", options={"probe": {"retry_count": 3}}))
     end = log.put(5)
@@ -274,7 +274,7 @@ def test_retry_later_brings_the_same_batch_again(log, plugins, context, inline, 
 
 
 def test_a_rejected_record_is_a_dead_letter_once(log, plugins, context, inline):
-    """It stands in the dead-letter file with its bytes, also after it came a second time."""
+    """The dead-letter file has it once with its bytes, even after it came a second time."""
     plugins.add("probe")
     log.put(3, body=b"poison")
     options = {"probe": {"reject_at": log.offsets[1]}}
@@ -291,7 +291,7 @@ def test_a_rejected_record_is_a_dead_letter_once(log, plugins, context, inline):
 
 
 def rejecting(log, plugins, context, inline, **options):
-    """Return a group that has rejected the second of four records, which can be taken in now."""
+    """Return a group that rejected the second of four records, which it can now take in."""
     plugins.add("probe")
     log.put(3, body=b"poison")
     options = {"probe": {"reject_at": log.offsets[1], "reject_until": str(log.store_directory / "go"), **options}}
@@ -302,7 +302,7 @@ def rejecting(log, plugins, context, inline, **options):
 
 
 def test_a_dead_letter_is_replayed_when_somebody_wishes_it(log, plugins, context, inline, events, saved):
-    """It comes again where the view stands, and once it is taken in it is no dead letter any more."""
+    """The letter comes again at the view's position, and once taken in it is no longer a dead letter."""
     start = rejecting(log, plugins, context, inline)
     letters = DeadLetters(log.store_directory, "probe")
     for taken in (False, True):
@@ -320,7 +320,7 @@ def test_a_dead_letter_is_replayed_when_somebody_wishes_it(log, plugins, context
 
 
 def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugins, context, inline, caplog):
-    """Its status and the log name the first with its file and number, a damaged wish is forgotten; nothing is lost."""
+    """Its status and the log name the first one with file and line; a damaged request is dropped; nothing is lost."""
     start = rejecting(log, plugins, context, inline)
     letters = DeadLetters(log.store_directory, "probe")
     whole = letters.lines.path.read_bytes()
@@ -373,7 +373,7 @@ def reput_describe_dispatcher():
 
 
 def test_a_batch_may_be_taken_in_part_by_part(log, plugins, context, inline):
-    """What was taken does not come again, progress and durable cursor follow, and the plugin says when to go on."""
+    """Those parts do not come again, progress and durable cursor follow, and the plugin decides when to continue."""
     plugins.add("partly", source=PARTLY.replace("UNTIL", "last").replace("AFTER", "0.0"))
     log.put(5)
     group = inline(context("partly"))
@@ -386,7 +386,7 @@ def test_a_batch_may_be_taken_in_part_by_part(log, plugins, context, inline):
 
 
 def test_a_part_that_was_taken_is_progress_while_the_rest_waits(log, plugins, context, inline):
-    """For as long as the plugin wishes."""
+    """For as long as the plugin wants."""
     plugins.add("partly", source=PARTLY.replace("UNTIL", "last").replace("AFTER", "3600"))
     log.put(5)
     group = inline(context("partly"))
@@ -411,7 +411,7 @@ def test_a_part_that_was_taken_is_progress_while_the_rest_waits(log, plugins, co
     ],
 )
 def test_a_retry_that_makes_no_sense_is_refused(log, plugins, context, inline, until, after, found):
-    """It is a failure like any other, with what to write instead."""
+    """It is an ordinary failure, with advice."""
     plugins.add("partly", source=PARTLY.replace("UNTIL", until).replace("AFTER", after))
     log.put(5)
     group = inline(context("partly"))
@@ -420,7 +420,7 @@ def test_a_retry_that_makes_no_sense_is_refused(log, plugins, context, inline, u
 
 
 def test_dead_letters_are_replayed_in_batches(log, plugins, context, inline, events):
-    """Thousands of them would exceed a time limit that each batch of the log keeps."""
+    """Thousands of letters would exceed a time limit that each batch of the log keeps."""
     plugins.add("probe", 'reads="appended", batch_record_count_max=2')
     accepting = log.store_directory / "accepting"
     log.put(5)
@@ -436,7 +436,7 @@ def test_dead_letters_are_replayed_in_batches(log, plugins, context, inline, eve
 
 
 def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context, inline, events):
-    """A record that kills its dispatcher would do so at every start; the letter stays."""
+    """A record that crashes its dispatcher would do so at every start; the letter stays."""
     group = rejecting(log, plugins, context, inline, crash_in_replay=True)
     letters = DeadLetters(log.store_directory, "probe")
     letters.wish_replay()
@@ -449,7 +449,7 @@ def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context,
 
 
 def test_a_replay_waits_with_its_dispatcher(log, plugins, context, inline, events, monkeypatch):
-    """RetryLater brings the same letters again."""
+    """After RetryLater the same letters come again."""
     monkeypatch.setattr("reput.process.dispatcher.letter_replay.RETRY_MAX_S", 0.01)
     start = rejecting(log, plugins, context, inline, replay_later=2)
     (log.store_directory / "go").touch()
@@ -464,7 +464,7 @@ def test_a_replay_waits_with_its_dispatcher(log, plugins, context, inline, event
 
 
 def test_a_letter_whose_record_is_gone_stays(log, plugins, context, inline, events):
-    """Retention took it; the dead-letter file still has its bytes."""
+    """Retention removed it; the dead-letter file still has its bytes."""
     start = rejecting(log, plugins, context, inline)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
         segment.seek(log.offsets[1] + 30)
@@ -478,7 +478,7 @@ def test_a_letter_whose_record_is_gone_stays(log, plugins, context, inline, even
 
 
 def test_a_group_that_ends_at_once_takes_in_what_is_there(log, plugins, context, inline, saved, monkeypatch):
-    """Its thread may come to run only then."""
+    """Its thread may start running only then."""
     run = InlineGroup.run
 
     def run_late(group):
@@ -498,7 +498,7 @@ def test_a_group_that_ends_at_once_takes_in_what_is_there(log, plugins, context,
 
 
 def test_a_cut_log_truncates_the_view(log, plugins, context, inline, saved, events):
-    """A view beyond the point where the log's history ended takes that back and goes on from there."""
+    """A view beyond the cut undoes the later records and continues from there."""
     plugins.add("probe")
     options = {"probe": {"truncates": True}}
     log.put(10)
@@ -512,7 +512,7 @@ def test_a_cut_log_truncates_the_view(log, plugins, context, inline, saved, even
 
 @pytest.mark.parametrize("start", [0, 2], ids=["the beginning", "below the minimum"])
 def test_no_view_is_truncated_below_the_minimum_of_the_log(log, plugins, context, inline, saved, events, start):
-    """What retention took cannot be contradicted by what is left; views keep what they hold of it."""
+    """The remaining log cannot contradict what retention removed; views keep those records."""
     plugins.add("probe")
     options = {"probe": {"truncates": True}}
     log.put(10)
@@ -524,7 +524,7 @@ def test_no_view_is_truncated_below_the_minimum_of_the_log(log, plugins, context
 
 
 def test_a_view_that_ends_below_the_minimum_has_nothing_to_take_back(log, plugins, context, inline, saved, events):
-    """It goes on behind the gap."""
+    """It continues after the gap."""
     plugins.add("probe")
     options = {"probe": {"truncates": True}}
     log.put(4)
@@ -537,7 +537,7 @@ def test_a_view_that_ends_below_the_minimum_has_nothing_to_take_back(log, plugin
 
 
 def test_a_view_that_is_ahead_of_the_log_takes_in_again_what_the_log_has(log, plugins, context, inline, saved, events):
-    """As where an older copy of the log was put back: what lies below its minimum stays."""
+    """For example after restoring an older copy of the log: records below its minimum stay."""
     plugins.add("probe")
     options = {"probe": {"truncates": True}}
     log.put(10)
@@ -563,7 +563,7 @@ def test_a_view_that_cannot_be_truncated_is_built_again(log, plugins, context, i
 
 
 def test_an_emptying_that_was_cut_short_is_finished(log, plugins, context, inline, saved):
-    """The intent on disk says that what is left of the view counts for nothing."""
+    """The intent on disk marks the rest of the view as invalid."""
     plugins.add("probe")
     log.put(3)
     inline(context("probe")).drain_and_stop()
@@ -575,7 +575,7 @@ def test_an_emptying_that_was_cut_short_is_finished(log, plugins, context, inlin
 
 
 def test_a_cursor_of_another_store_is_refused(log, plugins, context, inline, saved):
-    """A view that was copied from elsewhere is not gone on with, and not tried again."""
+    """A view copied from elsewhere is neither continued nor retried."""
     plugins.add("probe")
     log.put(3)
     inline(context("probe")).drain_and_stop()
@@ -587,7 +587,7 @@ def test_a_cursor_of_another_store_is_refused(log, plugins, context, inline, sav
 
 
 def test_changes_come_between_the_batches(log, plugins, context, inline, events):
-    """Deletions of topics and trimming come where they happened; a live cut takes back what lies behind it."""
+    """Topic deletions and trims come at their places; a live cut undoes later records."""
     plugins.add("probe")
     group = inline(context("probe", options={"probe": {"truncates": True}}))
     group.wait_for("probe", log.put(2), TIMEOUT)
@@ -613,7 +613,7 @@ def test_changes_come_between_the_batches(log, plugins, context, inline, events)
 
 
 def test_what_retention_took_is_a_gap_for_ever(log, plugins, context, inline, saved):
-    """A view that comes too late says which bytes it never had, also at later starts."""
+    """A view that comes too late reports the bytes it never had, also at later starts."""
     plugins.add("probe")
     log.put(2)
     inline(context("probe")).drain_and_stop()
@@ -629,7 +629,7 @@ def test_what_retention_took_is_a_gap_for_ever(log, plugins, context, inline, sa
 
 
 def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, plugins, context, inline, saved):
-    """A plugin that reads the log gets the records before it; it would else hand the body on."""
+    """A plugin that reads the log gets the records before it; otherwise it would process the damaged body."""
     plugins.add("probe")
     log.put(5)
     with (log.store_directory / "commitlog" / f"{0:020d}").open("r+b") as segment:
@@ -647,7 +647,7 @@ def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, pl
 
 
 def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, inline, saved):
-    """Unreadable bytes are never skipped in silence: the dispatcher says why it stands, and goes on when told to."""
+    """The dispatcher reports why it stopped, and continues after the damage is accepted."""
     plugins.add("probe")
     log.put(5)
     log.publisher = None
@@ -667,7 +667,7 @@ def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, i
 
 
 def test_what_the_disk_cannot_read_stops_a_dispatcher_until_it_can(log, plugins, context, inline, saved, monkeypatch):
-    """It says where it stands and why, is not restarted for it, and goes on by itself."""
+    """It reports the place and the reason, is not restarted for it, and continues by itself."""
     plugins.add("probe")
     log.put(5)
     log.publisher = None
@@ -692,7 +692,7 @@ def test_what_the_disk_cannot_read_stops_a_dispatcher_until_it_can(log, plugins,
 
 
 def test_positions_come_without_requests(log, plugins, context, inline, events):
-    """A plugin that reads the log itself is told only how far it has grown."""
+    """A plugin that reads the log itself only learns how far the log has grown."""
     plugins.add("probe", 'reads="appended", feeds="positions"')
     middle = log.put(5)
     group = inline(context("probe"))
@@ -703,7 +703,7 @@ def test_positions_come_without_requests(log, plugins, context, inline, events):
 
 
 def test_a_record_too_large_for_the_ring_comes_from_the_log(log, plugins, context, inline, saved):
-    """The hole in the frames is noticed and filled."""
+    """The hole in the frames is detected and filled."""
     plugins.add("probe")
     group = inline(context("probe"), capacity=400)
     log.put(1)
@@ -720,14 +720,14 @@ def test_a_record_too_large_for_the_ring_comes_from_the_log(log, plugins, contex
     ids=["unknown", "wrong type"],
 )
 def test_wrong_options_are_refused_by_name(log, plugins, context, inline, options, named):
-    """The option that is wrong is named, before anything runs."""
+    """The wrong option is named, before anything runs."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match=named):
         inline(context("probe", options={"probe": options}))
 
 
 def test_an_unknown_dispatcher_is_refused_with_the_nearest_name(log, plugins, context, inline):
-    """A typing mistake is answered with what was probably meant."""
+    """The error suggests the probable name."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match="prob") as caught:
         inline(context("prob"))
@@ -747,7 +747,7 @@ def test_a_plugin_that_cannot_be_imported_is_broken_and_nothing_else(log, plugin
 
 
 def test_a_circle_is_refused(log, plugins, context, inline):
-    """Dispatchers that wait for each other would never do anything."""
+    """Dispatchers that wait for each other would never proceed."""
     plugins.add("one", 'after=("two",)')
     plugins.add("two", 'after=("one",)')
     with pytest.raises(ConfigError, match="circle"):
@@ -755,7 +755,7 @@ def test_a_circle_is_refused(log, plugins, context, inline):
 
 
 def test_a_late_dispatcher_learns_of_deleted_topics_at_their_places(log, plugins, context, inline, events):
-    """A view that is built from the log forgets a topic where it was deleted, and keeps what was put later."""
+    """A view that is built from the log forgets a topic at its deletion, and keeps later messages."""
     plugins.add("probe")
     deletions = TopicDeletions(log.store_directory)
     first = log.put(3)
@@ -769,7 +769,7 @@ def test_a_late_dispatcher_learns_of_deleted_topics_at_their_places(log, plugins
 
 
 def test_a_view_is_never_durable_beyond_those_it_comes_after(log, plugins, context, inline):
-    """It is flushed only when theirs are; one that never is durable keeps nobody from going on."""
+    """It is flushed only after theirs; a view that is never durable does not block others."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first",)')
     options = {"first": {"never_durable": True}}
@@ -784,7 +784,7 @@ def test_a_view_is_never_durable_beyond_those_it_comes_after(log, plugins, conte
 
 
 def test_a_view_is_durable_as_soon_as_those_it_comes_after(log, plugins, context, inline):
-    """Under load, too: who flushes publishes no progress meanwhile."""
+    """Even under load, since a flushing dispatcher publishes no progress."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first",)')
     group = inline(context("first", "second", dispatcher_flush_interval=10))
@@ -825,7 +825,7 @@ def reput_describe_dispatcher():
     ],
 )
 def test_what_a_dispatcher_gets_wrong_is_said_and_ends(log, plugins, context, inline, method, error):
-    """Tried a few times, with pauses; it is left with a sentence that names the method, and spins for nobody."""
+    """It is retried a few times, with pauses; the error names the method, and no loop spins."""
     plugins.add("wrong", source=WRONG.replace("METHOD", method))
     settings = {"dispatcher_restart_count_max": 1, "dispatcher_backoff_min": 1, "dispatcher_flush_interval": 10}
     log.put(3)
@@ -836,7 +836,7 @@ def test_what_a_dispatcher_gets_wrong_is_said_and_ends(log, plugins, context, in
 
 
 def test_any_reason_can_be_written_down(log, plugins, context, inline):
-    """A reason that is no text, or half of one, does not stop the records behind it."""
+    """A reason that is not text, or invalid text, does not stop later records."""
     method = "def dispatch(self, batch):\n"
     method += "        for request, reason in zip(batch, (None, 'caf\\udce9', ValueError('no'))):\n"
     method += "            self.context.reject(request, reason)\n        self.end = batch.end"

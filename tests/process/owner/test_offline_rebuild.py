@@ -25,7 +25,7 @@ def test_golden_queues_come_out_equal(name, golden_read_only, broker_properties,
 
 
 def test_rows_say_what_was_done(log, plugins, tmp_path):
-    """Records and bytes of the log, and where the view lies; progress is told on the way."""
+    """Records and bytes of the log, and the view's directory; progress is reported meanwhile."""
     plugins.add("probe")
     log.put(100)
     told = []
@@ -40,7 +40,7 @@ def test_rows_say_what_was_done(log, plugins, tmp_path):
 
 
 def test_a_log_that_begins_late_is_counted_from_there(log, plugins, tmp_path):
-    """Nobody knows how many records retention took; those that were given are counted."""
+    """The number of records that retention removed is unknown; only the processed ones count."""
     plugins.add("probe")
     log.put(10)
     settings = load_settings().settings
@@ -50,7 +50,7 @@ def test_a_log_that_begins_late_is_counted_from_there(log, plugins, tmp_path):
 
 @pytest.mark.parametrize(("at", "data"), [(0, b"rubbish!"), (88, b"!")])
 def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd, at, data):
-    """A view of half the log is not handed out as the whole. A body whose CRC does not match is damage, too."""
+    """An incomplete view is not returned as complete. A body whose CRC does not match is damage, too."""
     plugins.add("probe")
     log.put(10)
     with (log.store_directory / "commitlog" / f"{0:020}").open("r+b") as segment:
@@ -59,13 +59,13 @@ def test_damage_ends_a_rebuild_with_its_place(log, plugins, tmp_path, capfd, at,
     with pytest.raises(DamagedStore, match=f"from={log.offsets[4]} until={log.offsets[5]} ") as caught:
         list(rebuild(log.store_directory, ["probe"], tmp_path / "target", load_settings().settings))
     assert "reput repair" in caught.value.advice
-    # It is said once, by the error; what the processes say of it stands in the target.
+    # Only the error reports it; the log of the processes is in the target.
     assert capfd.readouterr().err == ""
     assert "ERROR" in (tmp_path / "target" / "reput" / "log" / "group.log").read_text()
 
 
 def test_a_crashing_plugin_ends_a_rebuild_with_its_error(log, plugins, tmp_path):
-    """The plugin's own words are in the error."""
+    """The error contains the plugin's message."""
     plugins.add("probe")
     log.put(10)
     settings = load_settings(**{"dispatchers.probe.crash_at": 0}).settings
@@ -74,7 +74,7 @@ def test_a_crashing_plugin_ends_a_rebuild_with_its_error(log, plugins, tmp_path)
 
 
 def test_a_target_in_the_store_or_with_the_view_is_refused(log, plugins, tmp_path):
-    """Nothing is overwritten, and the store never written."""
+    """Nothing is overwritten, and the store is never written."""
     plugins.add("probe")
     log.put(1)
     settings = load_settings().settings
@@ -86,7 +86,7 @@ def test_a_target_in_the_store_or_with_the_view_is_refused(log, plugins, tmp_pat
 
 
 def test_a_view_that_lies_elsewhere_is_not_built_apart_without_a_word(log, plugins, tmp_path, events):
-    """It would be sent all records again. With it, the dispatcher is told that this is a rehearsal."""
+    """It would be sent all records again. With *force*, the dispatcher is told that this is a rehearsal."""
     plugins.add("probe", 'reads="appended", view_elsewhere=lambda options: bool(options.elsewhere)')
     log.put(3)
     (tmp_path / "there").mkdir()
@@ -101,7 +101,7 @@ def test_a_view_that_lies_elsewhere_is_not_built_apart_without_a_word(log, plugi
 
 
 def test_an_unknown_view_and_no_store_are_refused(log, plugins, tmp_path):
-    """What cannot be built is said before anything is made."""
+    """The errors come before anything is created."""
     log.put(1)
     settings = load_settings().settings
     with pytest.raises(ConfigError, match="nonsense"):

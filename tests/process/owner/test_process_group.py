@@ -1,4 +1,4 @@
-"""The process group: dispatchers in processes of their own, with real kills."""
+"""The process group: dispatchers in their own processes, with real kills."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.processes
 
 
 def is_gone(pid):
-    """Tell whether a process has ended; a zombie has."""
+    """Tell whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
     except OSError:
@@ -51,7 +51,7 @@ def is_gone(pid):
 
 
 def await_end(pid):
-    """Wait until a process that is no child of ours has ended."""
+    """Wait until a process that is not our child has ended."""
     pause = threading.Event()
     for _ in range(int(TIMEOUT / 0.005)):
         if is_gone(pid):
@@ -61,10 +61,10 @@ def await_end(pid):
 
 
 def named_memory(pid):
-    """Return the files in memory that a process has open or mapped and that outlive it."""
+    """Return the files in memory that a process has open or mapped and that would outlive it."""
     opened = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        # It goes on meanwhile, and closes what it had open.
+        # The process runs meanwhile, and closes its files.
         with contextlib.suppress(FileNotFoundError):
             opened.add(os.readlink(link))
     mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
@@ -77,7 +77,7 @@ def group_log(log):
 
 
 def test_what_is_put_is_dispatched_in_another_process(log, plugins, context, processes, saved):
-    """Records come over the ring; progress comes back; at the end all is durable."""
+    """Records come over the ring, progress comes back, and finally everything is durable."""
     plugins.add("probe")
     log.put(20)
     running = processes(context("probe"))
@@ -94,7 +94,7 @@ def test_what_is_put_is_dispatched_in_another_process(log, plugins, context, pro
 
 
 def test_a_killed_dispatcher_starts_again_and_catches_up(log, plugins, context, processes, saved):
-    """kill -9, again and again: nothing is lost and nothing counted twice."""
+    """Repeated kill -9: nothing is lost and nothing is counted twice."""
     plugins.add("probe")
     running = processes(context("probe"))
     for number in range(3):
@@ -109,7 +109,7 @@ def test_a_killed_dispatcher_starts_again_and_catches_up(log, plugins, context, 
 
 
 def test_a_killed_supervisor_is_replaced(log, plugins, context, processes, saved):
-    """Its dispatchers die with it; puts go on; another one takes over ring and cells and catches up."""
+    """Its dispatchers die with it; puts continue; the next supervisor takes over ring and cells and catches up."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
@@ -152,7 +152,7 @@ def test_nothing_is_left_of_a_killed_owner(plugins, tmp_path):
 
 
 def test_the_group_outlives_the_thread_that_started_it(log, plugins, context, processes):
-    """Parent-death signals come when a thread ends, so they do not watch the owner."""
+    """Parent-death signals come when a thread ends, so they are not used to watch the owner."""
     plugins.add("probe")
     started = []
     thread = threading.Thread(target=lambda: started.append(processes(context("probe"))))
@@ -166,7 +166,7 @@ def test_the_group_outlives_the_thread_that_started_it(log, plugins, context, pr
 
 
 def test_a_crash_loop_ends_in_fatal_and_is_left_by_hand(log, plugins, context, processes, saved):
-    """After a set number of tries without progress nobody tries any more, until a person says so."""
+    """After a set number of tries without progress the restarts end, until an operator resumes it."""
     plugins.add("probe")
     plugins.add("other")
     go = log.store_directory / "go"
@@ -189,7 +189,7 @@ def test_a_crash_loop_ends_in_fatal_and_is_left_by_hand(log, plugins, context, p
 
 
 def test_a_process_that_ends_itself_is_tried_again_whatever_its_status(log, plugins, context, processes):
-    """It is no refusal, and the status tells of its last end, not of the first."""
+    """It is not a refusal, and the status shows its last exit, not the first one."""
     statuses = [1, 3, 4, 0]
     plugins.add(
         "leaver",
@@ -213,7 +213,7 @@ def test_a_process_that_ends_itself_is_tried_again_whatever_its_status(log, plug
 
 
 def test_an_exception_is_reported_with_plugin_version_and_offset(log, plugins, context, processes):
-    """Whoever reads the log at night sees what failed where."""
+    """The log tells an operator what failed at which offset."""
     plugins.add("probe")
     log.put(3)
     options = {"probe": {"crash_at": log.offsets[1]}}
@@ -244,7 +244,7 @@ def test_a_plugin_that_cannot_be_imported_is_broken(log, plugins, context, proce
     assert "the plugin has no hook that creates its dispatcher: dispatcher=unmarked" in rows["unmarked"].error
 
 
-# What libraries do when they are loaded, and worse.
+# Typical side effects of imported libraries, and worse.
 UNRULY = """
 import os, signal, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -260,7 +260,7 @@ if os.fork() == 0:
 
 
 def test_what_an_import_does_to_its_process_is_its_own_affair(log, plugins, context, processes, saved, events):
-    """Handlers, blocked signals, threads, and a fork whose child comes back: it pauses, drains, and is one process."""
+    """Handlers, blocked signals, threads, and a fork whose child returns: it can be paused and drained as one."""
     plugins.add("probe", source=UNRULY + PROBE.replace("DESCRIPTION", 'reads="appended"'))
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
@@ -284,7 +284,7 @@ def test_what_an_import_does_to_its_process_is_its_own_affair(log, plugins, cont
     ],
 )
 def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes, phase, option, error):
-    """Each phase has a time limit, a flush that goes on beside the batches too."""
+    """Each phase has a time limit, including a flush that runs beside the batches."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": option}, **{f"dispatcher_{phase}_time_max": 300}))
     log.put(1)
@@ -295,9 +295,9 @@ def test_what_hangs_is_ended_and_started_again(log, plugins, context, processes,
 
 
 def test_a_slow_plugin_that_is_far_behind_catches_up_within_a_small_time_limit(log, plugins, context, processes):
-    """28,000 messages at 0.3 ms each, at once, are more than the limit allows; batches are cut so that it never hits.
+    """28,000 messages at 0.3 ms each, at once, exceed the limit; batches are cut so that it is never reached.
 
-    A copy declares that it takes a thousand, another is still behind when as many come over the ring.
+    A copy declares batches of a thousand; another one still lags when that many come over the ring.
     """
     names = [plugins.add("slow"), plugins.add("declaring", 'reads="appended", batch_record_count_max=1000')]
     for _ in range(14):
@@ -312,7 +312,7 @@ def test_a_slow_plugin_that_is_far_behind_catches_up_within_a_small_time_limit(l
 
 
 def test_after_a_kill_by_time_limit_batches_are_smaller(log, plugins, context, processes, saved):
-    """Records that take a hundred times as long as most: the first batch is too large, the next ones are not."""
+    """Some records take a hundred times as long: the first batch is too large, the next ones are not."""
     plugins.add("slow")
     log.put(300)
     options = {"slow": {"seconds_per_record": 0.03}}
@@ -324,7 +324,7 @@ def test_after_a_kill_by_time_limit_batches_are_smaller(log, plugins, context, p
 
 
 def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins):
-    """A process that waits for a disk does not die before the disk answers; here nobody takes its end up."""
+    """A process that waits for a disk does not die before the disk answers; here its parent does not reap it."""
     plugins.add("probe")
     memory = RingMemory.create(1 << 16)
     group = DispatcherGroup.__new__(DispatcherGroup)
@@ -356,7 +356,7 @@ def test_one_that_is_killed_is_stopping_until_it_has_ended(log, context, plugins
 
 
 def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
-    """Work of five seconds that says so outlives a limit of three, which leaves a busy machine time to begin."""
+    """Five seconds of work with calls of `alive` survive a limit of three, which gives a busy machine time to begin."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"alive_at": 0}}, dispatcher_dispatch_time_max=3000))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
@@ -366,7 +366,7 @@ def test_a_sign_of_life_renews_the_time_limit(log, plugins, context, processes):
 def test_several_dispatchers_of_one_plugin_are_told_apart_by_their_names(
     log, plugins, context, processes, saved, events
 ):
-    """Rows, counters, folders, dead letters, order and commands: each has its own, and its own options."""
+    """Each one has its own rows, counters, folders, dead letters, order, commands and options."""
     plugins.add("sink")
     plugins.add("late", 'reads="appended", after=("orders_hook",)')
     options = {
@@ -393,7 +393,7 @@ def test_several_dispatchers_of_one_plugin_are_told_apart_by_their_names(
     request(log.store_directory, "attach", "spare_hook")
     running.group.wait_for("spare_hook", log.end, TIMEOUT)
     running.wait_until(lambda: "here I am" in group_log(log))
-    # What was attached, and of which plugin, is known under the next supervisor, too.
+    # The next supervisor also knows what was attached, and of which plugin.
     os.kill(running.group.process.pid, signal.SIGKILL)
     running.wait_until(lambda: running.group.restart_count == 1 and running.row("spare_hook").state == "RUNNING")
     running.group.wait_for("spare_hook", log.put(1), TIMEOUT)
@@ -415,7 +415,7 @@ def test_a_second_dispatcher_of_a_view_in_the_stores_root_is_refused(log, contex
 
 
 def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context, processes):
-    """Before any dispatcher has run, with the name of what is wrong."""
+    """Before any dispatcher has run; the error names the wrong part."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match=r"dispatchers\.probe\.limit"):
         processes(context("probe", options={"probe": {"limit": "many"}}))
@@ -428,7 +428,7 @@ def test_wrong_options_and_names_are_refused_in_the_owner(log, plugins, context,
 def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_it(
     log, plugins, context, processes, saved, tmp_path
 ):
-    """The others work, its status says what is the matter, and it comes in as soon as it is imported."""
+    """The others work, its status shows the problem, and it joins as soon as it is imported."""
     gates = {name: tmp_path / f"{name}.gate" for name in ("late", "later")}
     for name, gate in gates.items():
         source = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
@@ -448,9 +448,9 @@ def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_i
     running.group.wait_for("after", end, TIMEOUT)
     running.group.wait_for("late", end, TIMEOUT)
     assert running.row("late").error is None
-    # The owner hears of it, and its frames bring along what the newcomer wants.
+    # The owner is notified, and its frames include what the new dispatcher needs.
     running.wait_until(lambda: running.group.needs_properties)
-    # A program that ends soon has it take in what there is, if it is imported before long.
+    # A closing program waits for it to take in the log, if its import ends soon.
     ending = threading.Thread(target=running.stop)
     ending.start()
     gates["later"].touch()
@@ -460,7 +460,7 @@ def test_a_plugin_whose_import_hangs_holds_up_nobody_but_those_that_come_after_i
 
 
 def test_whoever_asks_for_a_plugin_that_is_being_imported_gets_an_answer(log, plugins, context, processes, tmp_path):
-    """SIGHUP, resume and attach may all want to know it at a time; each is answered, and the supervisor goes on."""
+    """SIGHUP, resume and attach may wait for it at the same time; each is answered, and the supervisor responds."""
     gate = tmp_path / "gate"
     waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
     plugins.add("probe")
@@ -499,7 +499,7 @@ def test_whoever_asks_for_a_plugin_that_is_being_imported_gets_an_answer(log, pl
 
 
 def test_what_leaves_can_be_attached_in_the_same_breath(log, plugins, context, processes, saved):
-    """It comes back when it has left; nothing else can be had of it meanwhile."""
+    """It comes back after it has left; other requests for it are refused meanwhile."""
     plugins.add("probe")
     plugins.add("slow", source=PROBE.replace("DESCRIPTION", 'reads="appended"'))
     running = processes(context("probe", "slow"))
@@ -517,7 +517,7 @@ def test_what_leaves_can_be_attached_in_the_same_breath(log, plugins, context, p
 
 
 def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path):
-    """The options are for the new version to judge, and the status names that."""
+    """The new version judges the options, and the status shows that version."""
     plugins.add("probe")
     config = tmp_path / "reput.toml"
     config.write_text('[dispatchers]\nenabled = ["probe"]\n[dispatchers.probe]\nlimit = 1\n')
@@ -540,7 +540,7 @@ def test_an_upgrade_and_its_new_options_come_with_one_sighup(plugins, tmp_path):
 
 
 def test_a_successor_waits_parked_for_its_predecessor(log, plugins, context, processes, events):
-    """A barrier holds, and lets pass as soon as the predecessor publishes progress."""
+    """The barrier holds until the predecessor publishes progress."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first",)')
     running = processes(context("first", "second"))
@@ -572,7 +572,7 @@ def test_a_paused_predecessor_is_waited_for_or_passed_over(log, plugins, context
 
 
 def test_a_durable_reader_is_woken_by_the_flusher(log, plugins, context, processes):
-    """What is not on disk yet is held back."""
+    """Records that are not on disk yet are held back."""
     plugins.add("probe", 'reads="durable"')
     running = processes(context("probe"))
     end = log.put(5)
@@ -584,7 +584,7 @@ def test_a_durable_reader_is_woken_by_the_flusher(log, plugins, context, process
 
 
 def test_a_durable_reader_has_a_lone_put_forced(plugins, tmp_path):
-    """It does not wait for the flusher's time, which may be long; and nobody looks at intervals whether it waits."""
+    """It does not wait for the flusher's interval, which may be long; and no thread polls for waiting dispatchers."""
     plugins.add("probe", 'reads="durable"')
     with reput.open(tmp_path / "store", dispatchers=["probe"], flush_interval_commit_log=3_600_000) as store:
         for _ in range(5):
@@ -594,7 +594,7 @@ def test_a_durable_reader_has_a_lone_put_forced(plugins, tmp_path):
 
 
 def test_more_dispatchers_than_there_is_room_for_are_refused_by_name(log, plugins, context, processes):
-    """With the setting that makes room."""
+    """With the setting that raises the limit."""
     plugins.add("first")
     plugins.add("second")
     running = Running(log, context("first", "second"), slot_count=1)
@@ -606,7 +606,7 @@ def test_more_dispatchers_than_there_is_room_for_are_refused_by_name(log, plugin
 
 
 def test_a_lapped_dispatcher_catches_up_from_the_log(log, plugins, context, processes, saved):
-    """Stopped by a signal while the ring goes round, it loses nothing, and says that it was lapped."""
+    """Stopped by a signal while the ring wraps around, it loses nothing, and reports that it was lapped."""
     plugins.add("probe")
     running = processes(context("probe"), capacity=4096)
     running.group.wait_for("probe", log.put(1), TIMEOUT)
@@ -621,7 +621,7 @@ def test_a_lapped_dispatcher_catches_up_from_the_log(log, plugins, context, proc
 
 
 def test_a_stopped_dispatcher_silences_nobody(log, plugins, context, processes):
-    """Each dispatcher has a log pipe of its own."""
+    """Each dispatcher has its own log pipe."""
     plugins.add("quiet")
     plugins.add("loud")
     running = processes(context("quiet", "loud", options={"loud": {"say": "here I am"}}))
@@ -635,7 +635,7 @@ def test_a_stopped_dispatcher_silences_nobody(log, plugins, context, processes):
 
 
 def test_what_a_plugin_prints_comes_out_in_the_log_within_bounds(log, plugins, context, processes):
-    """Rubbish is kept apart, counted, and cut off."""
+    """Unstructured output is marked, counted, and limited."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"shout": 5000}}))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
@@ -647,7 +647,7 @@ def test_what_a_plugin_prints_comes_out_in_the_log_within_bounds(log, plugins, c
 
 
 def test_logs_of_forked_processes_are_merged(log, plugins, context, processes):
-    """What a plugin's own child says comes out with the dispatcher's name."""
+    """Output of a plugin's own child appears with the dispatcher's name."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"fork": True}}))
     running.wait_for_state("probe", "RUNNING")
@@ -655,7 +655,7 @@ def test_logs_of_forked_processes_are_merged(log, plugins, context, processes):
 
 
 def test_a_second_process_asks_and_commands_over_the_control_socket(log, plugins, context, processes):
-    """Status, pause, resume and restart; the owner of the store alone may."""
+    """Status, pause, resume and restart, for the owner of the store only."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(3), TIMEOUT)
@@ -680,7 +680,7 @@ def test_a_second_process_asks_and_commands_over_the_control_socket(log, plugins
 
 
 def test_a_second_process_sees_progress_but_cannot_write(log, plugins, context, processes):
-    """Ring and cells are handed over read-only."""
+    """Ring and cells are passed on read-only."""
     plugins.add("probe")
     running = processes(context("probe"))
     end = log.put(3)
@@ -694,7 +694,7 @@ def test_a_second_process_sees_progress_but_cannot_write(log, plugins, context, 
 
 
 def test_dispatchers_are_attached_and_detached(log, plugins, context, processes, saved):
-    """One that was installed meanwhile is taken in, reads the log from its beginning, and is let go again."""
+    """A newly installed one is attached, reads the log from its beginning, and is detached again."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(5), TIMEOUT)
@@ -713,7 +713,7 @@ def test_dispatchers_are_attached_and_detached(log, plugins, context, processes,
 
 
 def test_what_was_attached_is_there_under_the_next_supervisor(log, plugins, context, processes):
-    """So is what was paused."""
+    """The same holds for paused ones."""
     plugins.add("probe")
     plugins.add("late")
     running = processes(context("probe"))
@@ -729,7 +729,7 @@ def test_what_was_attached_is_there_under_the_next_supervisor(log, plugins, cont
 
 
 def test_a_dispatcher_that_takes_too_much_memory_is_started_anew(log, plugins, context, processes, saved, events):
-    """With the reason, and without a record twice: it flushes before. What it has done counts as progress."""
+    """With the reason, and without duplicates: it flushes before. Its work counts as progress."""
     plugins.add("probe")
     options = {"probe": {"leak": 8 << 20}}
     running = processes(context("probe", options=options, dispatcher_memory_max=64 << 20))
@@ -743,7 +743,7 @@ def test_a_dispatcher_that_takes_too_much_memory_is_started_anew(log, plugins, c
 
 
 def test_plugins_have_a_lower_priority(plugins, tmp_path):
-    """By as much as the settings say. The views that RocketMQ's readers read keep the writer's."""
+    """By the amount in the settings. Views for RocketMQ's readers keep the writer's priority."""
     plugins.add("probe")
     own = os.getpriority(os.PRIO_PROCESS, 0)
     enabled = ["consume_queue", "index", "probe"]
@@ -755,7 +755,7 @@ def test_plugins_have_a_lower_priority(plugins, tmp_path):
 
 
 def test_sighup_finds_what_was_changed(log, plugins, context, processes):
-    """A repaired plugin leaves BROKEN, an upgraded one is started anew, one that did not change goes on."""
+    """A repaired plugin leaves BROKEN, an upgraded one is restarted, an unchanged one continues."""
     plugins.add("probe")
     plugins.add("bad", source="import no_such_module")
     running = processes(context("probe", "bad"))
@@ -774,7 +774,7 @@ def test_sighup_finds_what_was_changed(log, plugins, context, processes):
 
 
 def test_sighup_takes_up_what_was_installed_and_configured_since(plugins, tmp_path):
-    """Without a stop: added ones start, removed ones leave, changed options hold, a wrong file changes nothing."""
+    """Without a stop: added ones start, removed ones leave, changed options apply, an invalid file changes nothing."""
     plugins.add("probe")
     config = tmp_path / "reput.toml"
 
@@ -842,7 +842,7 @@ def test_the_groups_log_is_json_lines_where_that_is_set(plugins, tmp_path):
 
 
 def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
-    """RocketMQ would trust a view that stands still, so the store does not count as closed cleanly."""
+    """RocketMQ would trust an outdated view, so the store does not count as closed cleanly."""
     with reput.open(tmp_path / "store") as store:
         request(tmp_path / "store", "detach", "index")
         pause = threading.Event()
@@ -856,7 +856,7 @@ def test_a_store_closes_after_a_view_has_left_the_group(tmp_path):
 
 
 def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
-    """Right before the close, and while the next supervisor is still on its way: another one drains."""
+    """Right before the close, and while the next supervisor is still starting: another one drains."""
     path = tmp_path / "store"
     for killed_during_close in (False, True):
         store = reput.open(path)
@@ -870,7 +870,7 @@ def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
         while killed_during_close and group.process is first:
             pause.wait(0.001)
         if killed_during_close:
-            # Unless it has drained the group and ended by now.
+            # Unless it has already drained the group and ended.
             group.process.kill()
         closing.join(TIMEOUT)
         assert not closing.is_alive()
@@ -880,7 +880,7 @@ def test_a_store_closes_cleanly_whenever_its_supervisor_is_killed(tmp_path):
 
 
 def test_a_drain_ends_where_no_supervisor_can_be_started(log, plugins, context, processes, monkeypatch):
-    """After a few tries the group is given up; the views go on at the next start."""
+    """After a few tries the group is given up; the views continue at the next start."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
@@ -893,13 +893,13 @@ def test_a_drain_ends_where_no_supervisor_can_be_started(log, plugins, context, 
 
 
 class Answer(msgspec.Struct):
-    """More than any socket takes at once."""
+    """More than any socket accepts at once."""
 
     text: str = "x" * (3 << 20)
 
 
 def test_a_large_answer_that_nobody_takes_delays_no_drain(log, plugins, context, processes, saved):
-    """The owner sends on what did not fit into its channel, while whoever asked for it reads nothing."""
+    """The owner sends the rest of an answer later, while its client reads nothing."""
     plugins.add("probe")
     running = processes(context("probe"))
     answered = threading.Event()
@@ -921,7 +921,7 @@ def test_a_large_answer_that_nobody_takes_delays_no_drain(log, plugins, context,
 
 
 def test_a_large_answer_comes_whole(log, plugins, context, processes):
-    """However many ask at a time, the owner answers once."""
+    """However many clients ask at a time, the owner answers once."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.on_statistics = Answer
@@ -929,7 +929,7 @@ def test_a_large_answer_comes_whole(log, plugins, context, processes):
 
 
 def test_a_drain_has_an_end(log, plugins, context, processes, events):
-    """A dispatcher that is alive and does not come to an end is killed, and goes on at the next start."""
+    """A dispatcher that runs without finishing is killed, and continues at the next start."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"hang_at": 0}}, dispatcher_dispatch_time_max=3_600_000))
     log.put(1)
@@ -945,7 +945,7 @@ def test_a_drain_has_an_end(log, plugins, context, processes, events):
 
 
 def test_what_was_taken_in_is_flushed_when_the_time_for_a_drain_is_up(log, plugins, context, processes, saved, events):
-    """The view is a beginning of the log, and nothing of it has to be done again."""
+    """The view is a prefix of the log, and none of that work must be repeated."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
     for _ in range(400):
@@ -959,7 +959,7 @@ def test_what_was_taken_in_is_flushed_when_the_time_for_a_drain_is_up(log, plugi
 
 
 def test_ctrl_c_in_a_drain_leaves_no_group(log, plugins, context, processes, events, monkeypatch):
-    """The next opening is not kept waiting."""
+    """The next opening need not wait."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"hang_at": 0}}))
     log.put(1)
@@ -976,7 +976,7 @@ def test_ctrl_c_in_a_drain_leaves_no_group(log, plugins, context, processes, eve
 
 
 def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, saved):
-    """Everything that was published is taken in and durable; nobody starts another supervisor."""
+    """Every published record is taken in and durable; no other supervisor is started."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first",)')
     running = processes(context("second", "first"))
@@ -990,7 +990,7 @@ def test_sigterm_drains_and_ends_the_group(log, plugins, context, processes, sav
 
 @pytest.mark.parametrize("how", ["pauses", "drains"])
 def test_a_dispatcher_that_a_signal_stopped_ends_when_it_is_told_to(log, plugins, context, processes, saved, how):
-    """Nobody has to wait for its time limit to close the store, and it takes in what came meanwhile."""
+    """The close need not wait for its time limit, and it takes in the records that came meanwhile."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(5), TIMEOUT)
@@ -1006,7 +1006,7 @@ def test_a_dispatcher_that_a_signal_stopped_ends_when_it_is_told_to(log, plugins
 
 @pytest.mark.parametrize("moment", ["at once", "while plugins are described"])
 def test_sigterm_drains_a_group_that_is_starting(log, plugins, context, saved, tmp_path, moment):
-    """The dispatchers start, take in what is there, and end; the owner sees a group that has drained."""
+    """The dispatchers start, take in the existing records, and end; the owner sees a drained group."""
     began, go = tmp_path / "began", tmp_path / "go"
     wait = f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
     wait += f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.005)\n"
@@ -1031,7 +1031,7 @@ def test_sigterm_drains_a_group_that_is_starting(log, plugins, context, saved, t
 
 
 def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, processes):
-    """A client that speaks something else, or vanishes, is answered or dropped."""
+    """A client that sends garbage, or vanishes, is answered or dropped."""
     plugins.add("probe")
     running = processes(context("probe"))
     for line in (b"rubbish\n", b'{"verb":"explode"}\n', b"\xff" * 5000, b""):
@@ -1044,7 +1044,7 @@ def test_rubbish_on_the_control_socket_harms_nobody(log, plugins, context, proce
 
 
 def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, context, processes):
-    """Only others cannot ask it."""
+    """It only cannot be asked by other processes."""
     plugins.add("probe")
     place_path(log.store_directory).mkdir()
     running = processes(context("probe"))
@@ -1055,7 +1055,7 @@ def test_without_a_control_socket_the_group_runs_and_says_so(log, plugins, conte
 def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
     """No descriptor, no thread, no child."""
     plugins.add("probe")
-    # What other tests have dropped is closed at some time, and must not be so in between.
+    # Objects dropped by other tests are closed eventually, which must not happen in between.
     gc.collect()
     descriptors, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
     running = processes(context("probe"))
@@ -1069,7 +1069,7 @@ def test_nothing_is_left_in_the_owner(log, plugins, context, processes):
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_of_the_owner_has_no_group(log, plugins, context, processes):
-    """It forgets the group and ends; the parent's goes on."""
+    """It forgets the group and ends; the parent's group continues."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
@@ -1083,7 +1083,7 @@ def test_a_forked_child_of_the_owner_has_no_group(log, plugins, context, process
 
 
 def test_two_groups_do_not_work_on_one_view(log, plugins, context, processes, monkeypatch):
-    """The second is refused while a process of the first lives."""
+    """The second one is refused while a process of the first lives."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(1), TIMEOUT)
@@ -1093,7 +1093,7 @@ def test_two_groups_do_not_work_on_one_view(log, plugins, context, processes, mo
 
 
 def test_a_dispatcher_that_waits_for_its_restart_is_drained_all_the_same(log, plugins, context, processes, saved):
-    """A store that is closed between two tries leaves no view behind that could have been brought up."""
+    """A store that is closed between two tries has no outdated view."""
     plugins.add("probe")
     go = log.store_directory / "go"
     options = {"probe": {"crash_at": 0, "crash_until": str(go)}}
@@ -1119,7 +1119,7 @@ def test_tasks_wait_for_progress(log, plugins, context, processes, inline):
 
 
 def test_what_is_asked_for_while_there_is_no_supervisor_is_refused(plugins, context, processes, monkeypatch):
-    """Nobody would ever answer: a rebuild would be waited for without an end."""
+    """They would never be answered, and a rebuild would wait for ever."""
     plugins.add("probe")
     running = processes(context("probe"))
     ended, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Which dispatchers are installed."""
+"""The installed dispatchers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput.process.plugin.describe import describe
 
 
 def test_dispatchers_are_found_by_metadata_without_import(plugins):
-    """Name, distribution, version and origin, of code that would fail at once."""
+    """Name, distribution, version and origin, even of code that would fail on import."""
     plugins.add("bad", source="raise SystemExit('imported')")
     entry = installed_dispatchers()["bad"]
     assert (entry.name, entry.distribution, entry.version, entry.editable) == ("bad", "probes", "1.0", False)
@@ -24,14 +24,14 @@ def test_dispatchers_are_found_by_metadata_without_import(plugins):
 
 
 def test_the_built_in_ones_come_through_the_same_group():
-    """They are found as everyone else's."""
+    """They are found like all others."""
     installed = installed_dispatchers()
     assert installed["consume_queue"].distribution == "reput"
     assert installed["index"].module == "reput_plugins.index"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(plugins):
-    """And the installed ones are named."""
+    """The error also lists the installed ones."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match=r"dispatcher=prbe installed=.*probe") as caught:
         select_dispatchers(["prbe"], {})
@@ -45,7 +45,7 @@ def test_each_is_selected_once_in_the_given_order(plugins):
 
 
 def test_one_name_from_two_distributions_is_refused_where_it_is_to_run(plugins, tmp_path, monkeypatch):
-    """Nobody could say which of them would run; who wants neither is not disturbed, and the list shows both."""
+    """It would be ambiguous; without using either, there is no error, and the list shows both."""
     plugins.add("probe")
     other = PluginFolder(tmp_path / "other")
     other.add("probe")
@@ -60,7 +60,7 @@ def test_one_name_from_two_distributions_is_refused_where_it_is_to_run(plugins, 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "probe.emptying", "probe probe", "p" * 64])
 def test_what_names_no_folder_is_no_dispatcher(plugins, name):
-    """The view's folder, the options' table and the files beside them are named by it."""
+    """It names the view's folder, the table of options, and the files beside them."""
     plugins.add("probe")
     plugins.points[name] = plugins.points["probe"]
     plugins.install()
@@ -72,7 +72,7 @@ def test_what_names_no_folder_is_no_dispatcher(plugins, name):
 
 
 def test_an_editable_installation_is_known_by_its_files_time(plugins):
-    """Its code may change without its version changing."""
+    """Its code may change without a new version."""
     plugins.add("probe")
     url = {"url": f"file://{plugins.folder}", "dir_info": {"editable": True}}
     (plugins.folder / "probes-1.0.dist-info" / "direct_url.json").write_text(json.dumps(url))
@@ -83,7 +83,7 @@ def test_an_editable_installation_is_known_by_its_files_time(plugins):
 
 
 def test_an_editable_package_is_known_by_all_of_its_sources(plugins):
-    """Options may be declared in another module than the entry point's, also in one that did not exist before."""
+    """Options may be declared in another module than the entry point's, even in a new one."""
     package = plugins.folder / "pack"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -99,7 +99,7 @@ def test_an_editable_package_is_known_by_all_of_its_sources(plugins):
 
 
 def test_several_dispatchers_are_made_of_one_plugin(plugins):
-    """The configuration names them; each knows what it is made of."""
+    """The configuration names them; each has its own plugin."""
     plugins.add("probe")
     first, second = select_dispatchers(["orders_hook", "probe"], {"orders_hook": "probe"})
     assert (first.name, first.plugin, first.module) == ("orders_hook", "probe", second.module)
@@ -107,7 +107,7 @@ def test_several_dispatchers_are_made_of_one_plugin(plugins):
 
 
 def test_a_section_with_a_wrong_plugin_or_an_installed_name_is_refused(plugins):
-    """Both names are said."""
+    """The error has both names."""
     plugins.add("probe")
     with pytest.raises(ConfigError, match="dispatcher=orders_hook plugin=prbe installed=") as caught:
         select_dispatchers(["orders_hook"], {"orders_hook": "prbe"})

@@ -1,4 +1,4 @@
-"""What a plugin declares, asked in a process apart."""
+"""A plugin's declarations, requested in a separate process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_description_comes_back_whole(plugin):
 
 
 def test_it_is_asked_once_per_version_and_options(plugin, plugins):
-    """The answer is kept in the user's cache directory."""
+    """The answer is cached in the user's cache directory."""
     entry = plugin()
     for _ in range(3):
         describe(entry, {"path": "x"})
@@ -102,14 +102,14 @@ def test_wrong_options_are_refused_by_name(plugin, options, text):
 
 
 class Place(msgspec.Struct):
-    """Options with a default that JSON does not know."""
+    """Options with a default that JSON cannot represent."""
 
     path: Path = Path("/lake")
     pattern: re.Pattern[str] = re.compile("x")
 
 
 def test_options_that_json_does_not_know_are_described_all_the_same():
-    """By what Python calls them, without a schema."""
+    """By their Python names, without a schema."""
     found = portable_description(DispatcherDescription(options=Place))
     assert found.schema is None
     assert [(option.name, option.default) for option in found.options] == [
@@ -119,7 +119,7 @@ def test_options_that_json_does_not_know_are_described_all_the_same():
 
 
 class Checked(msgspec.Struct):
-    """Options that are checked by their author, too."""
+    """Options that are also checked by their author."""
 
     url: str
     url_count: int = 0
@@ -148,14 +148,14 @@ class Checked(msgspec.Struct):
     ids=["missing", "value", "another exception", "no option named", "secret"],
 )
 def test_an_option_that_the_author_s_check_refuses_keeps_its_name(options, text):
-    """So does one that is missing. Its value is left out, which may be secret."""
+    """The same holds for a missing one. Its value, which may be secret, is omitted."""
     with pytest.raises(ConfigError) as error:
         convert_options("hook", options, Checked)
     assert str(error.value) == f"option of a dispatcher: {text}"
 
 
 def test_a_refusal_shows_what_is_wrong_and_nothing_that_stands_beside_it():
-    """It comes out in the log, where nobody looks for a password."""
+    """It is written to the log, where passwords must not appear."""
 
     server = msgspec.defstruct("Server", [("port", int), ("password", str, "")], forbid_unknown_fields=True)
     option_type = msgspec.defstruct("Options", [("server", server), ("others", list[server], [])])
@@ -172,12 +172,12 @@ def test_a_refusal_shows_what_is_wrong_and_nothing_that_stands_beside_it():
 
 
 def test_texts_are_taken_for_numbers_where_such_are_declared(plugin):
-    """Some sources of settings know texts only."""
+    """Some sources of settings only have text."""
     assert describe(plugin(), {"path": "x", "limit": "7"}).declared()
 
 
 def test_what_cannot_be_imported_is_broken_with_its_traceback_and_asked_again(plugin):
-    """A missing library may be installed in the next minute."""
+    """A missing library may be installed a minute later."""
     entry = plugin(source=SOURCE.replace("import msgspec", "import no_such_module"))
     for _ in range(2):
         answer = describe(entry, {})
@@ -200,7 +200,7 @@ def test_what_cannot_be_imported_is_broken_with_its_traceback_and_asked_again(pl
     ],
 )
 def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
-    """A mistyped word would go unseen else, and a view in the log's folder would take the log with it."""
+    """Otherwise a mistyped word would be ignored, and a view in the log's folder would remove the log."""
     plugins.add(
         "wrong",
         source="from reput_hooks import *\n@hookimpl\ndef reput_create_dispatcher(context):\n    pass\n@hookimpl\n"
@@ -229,7 +229,7 @@ def test_what_no_dispatcher_can_declare_is_named(plugins, fields, text):
     ids=["exits", "is killed", "hangs", "leaves", "other version", "wrong type", "wrong argument"],
 )
 def test_whatever_a_stranger_does_is_an_answer(plugin, source, text):
-    """The process that asks goes on."""
-    # Only the one that hangs is to be given up.
+    """The asking process continues."""
+    # Only the hanging one should time out.
     answer = describe(plugin(source=source), {}, timeout=1.5 if "sleep" in source else 60.0)
     assert text in answer.broken

@@ -1,4 +1,4 @@
-"""Backoff: when a dispatcher is started again."""
+"""Backoff: when a dispatcher is restarted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_the_first_retry_comes_within_100_ms():
 
 
 def test_pauses_double_up_to_the_bound():
-    """Failure after failure without progress."""
+    """While failures repeat without progress."""
     tried = backoff(dispatcher_backoff_min=50, dispatcher_backoff_max=300)
     assert [tried.failed(7) for _ in range(5)] == [0.05, 0.1, 0.2, 0.3, 0.3]
 
 
 def test_jitter_spreads_the_restarts():
-    """Two dispatchers that died together do not come back together for ever."""
+    """Two dispatchers that died at the same time do not always restart together."""
     tried = Backoff("index", load_settings().settings, uniform=lambda low, high: low)
     assert tried.failed(None) == 0.025
 
@@ -35,13 +35,13 @@ def test_a_crash_loop_ends():
 
 
 def test_progress_begins_the_count_again():
-    """A dispatcher that fails now and then, but goes on, is no crash loop."""
+    """A dispatcher that fails occasionally, but makes progress, is not in a crash loop."""
     tried = backoff(dispatcher_restart_count_max=2)
     assert all(tried.failed(offset) == 0.05 for offset in range(10))
 
 
 def test_going_over_the_same_records_is_no_progress():
-    """After a crash the durable cursor lies behind, and the same record kills again."""
+    """After a crash the durable cursor is behind, and the same record crashes it again."""
     tried = backoff(dispatcher_restart_count_max=2)
     assert [tried.failed(offset) is None for offset in (9, 4, 9)] == [False, False, True]
 
@@ -53,13 +53,13 @@ def test_the_consume_queue_is_tried_without_limit():
 
 
 def test_the_consume_queue_comes_back_at_once():
-    """The first time; a crash loop is slowed down as any other."""
+    """The first time; a crash loop is slowed down like any other."""
     tried = backoff("consume_queue", dispatcher_backoff_min=50)
     assert [tried.failed(7) for _ in range(3)] == [0.0, 0.1, 0.2]
 
 
 def test_a_person_may_begin_again():
-    """A start by hand has all tries before it."""
+    """A manual start resets the count of tries."""
     tried = backoff(dispatcher_restart_count_max=1)
     assert [tried.failed(7), tried.failed(7)] == [0.05, None]
     tried.forgive()

@@ -1,4 +1,4 @@
-"""Views that are built anew beside running dispatchers and swapped in, with kills."""
+"""Views that are rebuilt beside running dispatchers and swapped in, with kills."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def background():
-    """Return a function that runs another one on a thread, and gives what to join for its outcome."""
+    """Return a function that runs another one on a thread, and returns a function to wait for its result."""
     threads = []
 
     def run(function, *arguments):
@@ -68,7 +68,7 @@ def generation(running, name):
 
 
 def test_a_view_is_built_beside_the_running_one_and_swapped_in(log, plugins, context, processes, events, saved):
-    """Puts go on, the dispatcher runs before and after, and nothing is left of the old view."""
+    """Puts continue, the dispatcher runs before and after, and nothing is left of the old view."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -87,7 +87,7 @@ def test_a_view_is_built_beside_the_running_one_and_swapped_in(log, plugins, con
 
 
 def test_the_progress_that_readers_saw_never_goes_back(log, plugins, context, processes, background):
-    """Until the swap they read the old view, after it the new one, which reaches at least as far."""
+    """Until the swap readers use the old view, then the new one, which reaches at least as far."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -113,7 +113,7 @@ def test_the_progress_that_readers_saw_never_goes_back(log, plugins, context, pr
 
 
 def test_what_others_come_after_is_waited_for_in_its_new_view(log, plugins, context, processes, saved):
-    """Both are swapped at once, and whoever declares to be rebuilt with another one is."""
+    """Both are swapped at once; so is every view that is declared to be rebuilt with another one."""
     plugins.add("first")
     plugins.add("second", 'reads="appended", after=("first",), rebuilt_with=("first",)')
     running = processes(context("first", "second"))
@@ -132,7 +132,7 @@ def test_what_others_come_after_is_waited_for_in_its_new_view(log, plugins, cont
     [(None, None, False), (None, 100, False), (0, 100, False), (60, 100, False), (100, None, True), (100, 100, True)],
 )
 def test_how_far_a_view_has_to_come_is_known_once_those_it_comes_after_have_started(first, running, near):
-    """What is built by then is nothing, and the running one may have come further before."""
+    """A new view may not have started yet, and the running one may be further."""
     rebuild = LiveRebuild.__new__(LiveRebuild)
     rebuild.goals = {}
     rebuild.members = {"second": SimpleNamespace(cell=SimpleNamespace(progress=running))}
@@ -147,7 +147,7 @@ def test_how_far_a_view_has_to_come_is_known_once_those_it_comes_after_have_star
 
 
 def hold_rebuild(log, plugins, context, processes, background, **options):
-    """Return a group whose rebuild of `probe` hangs, once the new view's process runs into it; and what to join."""
+    """Return a group whose rebuild of `probe` hangs in the new view's process, and a function to await the result."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": options}))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -156,12 +156,12 @@ def hold_rebuild(log, plugins, context, processes, background, **options):
     return running, rebuilt
 
 
-# Only where the view is built anew: the running one finds the file that lets it pass.
+# Only in the rebuild: the running dispatcher finds the file that lets it continue.
 HANGS_IN_SHADOW = {"hang_in_shadow": True}
 
 
 def test_a_rebuild_shows_its_progress_and_holds_the_log(log, plugins, context, processes, background):
-    """Retention waits for it as for any dispatcher; who goes away gives it up."""
+    """Retention waits for it like for any dispatcher; disconnecting cancels it."""
     running, rebuilt = hold_rebuild(log, plugins, context, processes, background, **HANGS_IN_SHADOW)
     running.wait_until(lambda: running.row("probe").rebuild_progress is not None)
     assert running.row("probe").state == "RUNNING"
@@ -177,7 +177,7 @@ def test_a_rebuild_shows_its_progress_and_holds_the_log(log, plugins, context, p
 
 
 def test_whoever_goes_away_gives_the_rebuild_up(log, plugins, context, processes, saved):
-    """As Ctrl-C does with any command."""
+    """Like Ctrl-C in any command."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": HANGS_IN_SHADOW}))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -195,7 +195,7 @@ def test_whoever_goes_away_gives_the_rebuild_up(log, plugins, context, processes
 
 
 def test_a_new_view_that_cannot_be_built_leaves_the_old_one(log, plugins, context, processes, saved):
-    """The plugin's own words are in the error; the running dispatcher has not noticed."""
+    """The error contains the plugin's message; the running dispatcher is not affected."""
     plugins.add("probe")
     options = {"probe": {"crash_in_shadow": True}}
     running = processes(context("probe", options=options, dispatcher_restart_count_max=1, dispatcher_backoff_min=1))
@@ -210,7 +210,7 @@ def test_a_new_view_that_cannot_be_built_leaves_the_old_one(log, plugins, contex
 
 
 def upgraded(log, plugins, context, processes, **options):
-    """Return a group whose plugin has another view format than the view of ten records that a former one left."""
+    """Return a group whose plugin has another view format than the existing view of ten records."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
@@ -224,7 +224,7 @@ def upgraded(log, plugins, context, processes, **options):
 
 
 def view_version(log):
-    """Return what the host noted of the view's format, None if nothing."""
+    """Return the recorded format of the view, None if there is none."""
     path = log.store_directory / "reput/views/probe/.view_version"
     return path.read_text() if path.exists() else None
 
@@ -232,7 +232,7 @@ def view_version(log):
 def test_a_view_of_another_format_is_built_again_beside_the_old_one(
     log, plugins, context, processes, saved, background
 ):
-    """Readers have the old one meanwhile. An operator who asks for a rebuild is told of this one's end."""
+    """Readers use the old view meanwhile. A requested rebuild waits for this one."""
     running = upgraded(log, plugins, context, processes, hang_in_shadow_until="go")
     running.wait_until(lambda: shadow(log).exists() and running.row("probe").rebuild_progress is not None)
     assert len(saved("probe")["offsets"]) == 10
@@ -253,7 +253,7 @@ def test_a_view_of_another_format_is_built_again_beside_the_old_one(
 
 
 def test_a_group_that_ends_waits_for_a_view_in_its_new_format(log, plugins, context, processes, saved, events):
-    """A program that opens its store for a moment would never come to one; the next start finds nothing to do."""
+    """Otherwise a program that opens its store briefly would never finish it; the next start has nothing to do."""
     upgraded(log, plugins, context, processes).stop()
     assert saved("probe")["offsets"] == log.offsets
     assert view_version(log) == "2"
@@ -261,7 +261,7 @@ def test_a_group_that_ends_waits_for_a_view_in_its_new_format(log, plugins, cont
 
 
 def test_a_view_that_cannot_be_built_in_its_new_format_stays_as_it_was(log, plugins, context, processes, saved):
-    """The dispatcher is FATAL, with the reason, and once that is gone a resume builds it."""
+    """The dispatcher is FATAL, with the reason; after the cause is removed, a resume rebuilds it."""
     running = upgraded(log, plugins, context, processes, crash_at=0, crash_until=str(log.store_directory / "repaired"))
     running.wait_for_state("probe", "FATAL")
     assert "could not be built in its new format" in running.row("probe").error
@@ -278,7 +278,7 @@ def test_a_view_that_cannot_be_built_in_its_new_format_stays_as_it_was(log, plug
 def test_a_view_that_is_declared_to_lie_elsewhere_is_built_again_on_an_operator_s_word(
     log, plugins, context, processes, saved
 ):
-    """All of the log would be sent out once more; with --force it is, and the dispatcher goes on where that ended."""
+    """The whole log would be sent again; with --force it is, and the dispatcher continues where that ended."""
     plugins.add("probe", 'reads="appended", view_elsewhere=True')
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -295,7 +295,7 @@ def test_a_view_that_is_declared_to_lie_elsewhere_is_built_again_on_an_operator_
 
 
 def test_a_view_elsewhere_that_would_come_along_with_another_is_not_forgotten(log, plugins, context, processes):
-    """It is named, and neither is built."""
+    """It is named, and neither is rebuilt."""
     plugins.add("first")
     plugins.add("probe", 'reads="appended", view_elsewhere=True, rebuilt_with=("first",)')
     running = processes(context("first", "probe"))
@@ -305,7 +305,7 @@ def test_a_view_elsewhere_that_would_come_along_with_another_is_not_forgotten(lo
 
 
 def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, context, processes, tmp_path):
-    """A second instance would go on in the very data that the running one works on."""
+    """A second instance would work on the same data as the running one."""
     plugins.add("probe")
     running = processes(context("probe", options={"probe": {"elsewhere": str(tmp_path)}}))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -317,7 +317,7 @@ def test_a_view_that_is_kept_elsewhere_cannot_be_built_anew(log, plugins, contex
 
 
 def test_damage_ends_a_rebuild_with_its_place(log, plugins, context, processes):
-    """The old view, which was built before the damage, stays."""
+    """The old view, built before the damage, stays."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
@@ -332,7 +332,7 @@ def test_damage_ends_a_rebuild_with_its_place(log, plugins, context, processes):
 
 
 def test_a_killed_builder_goes_on_where_it_was(log, plugins, context, processes, saved, background):
-    """It is a dispatcher like any other."""
+    """It is an ordinary dispatcher."""
     running, rebuilt = hold_rebuild(log, plugins, context, processes, background, hang_in_shadow_until="go")
     slot = running.group.members["probe"].shadow_slot
     running.wait_until(lambda: running.memory.view(slot).pid is not None)
@@ -345,7 +345,7 @@ def test_a_killed_builder_goes_on_where_it_was(log, plugins, context, processes,
 
 
 def test_a_killed_supervisor_leaves_the_old_view_and_no_shadow(log, plugins, context, processes, saved, background):
-    """The client is told; the next supervisor clears away what was begun."""
+    """The client gets an error; the next supervisor removes the unfinished rebuild."""
     running, rebuilt = hold_rebuild(log, plugins, context, processes, background, **HANGS_IN_SHADOW)
     running.wait_until(shadow(log).exists)
     pid = running.row("probe").pid
@@ -360,7 +360,7 @@ def test_a_killed_supervisor_leaves_the_old_view_and_no_shadow(log, plugins, con
 
 
 def test_a_paused_view_is_rebuilt_and_stays_paused(log, plugins, context, processes, saved):
-    """A FATAL one starts: its view was what it stumbled over, perhaps."""
+    """A FATAL one starts: its old view may have been the cause."""
     plugins.add("probe")
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(20), TIMEOUT)
@@ -375,7 +375,7 @@ def test_a_paused_view_is_rebuilt_and_stays_paused(log, plugins, context, proces
 
 
 def test_a_view_that_is_not_enabled_is_refused(log, plugins, context, processes):
-    """By its name."""
+    """By name."""
     plugins.add("probe")
     running = processes(context("probe"))
     with pytest.raises(DispatcherError, match="dispatcher=nobody"):
@@ -383,7 +383,7 @@ def test_a_view_that_is_not_enabled_is_refused(log, plugins, context, processes)
     assert not shadow(log).exists()
 
 
-# Consume queue and index of a store that is put into and read from meanwhile.
+# Consume queue and index of a store with concurrent puts and reads.
 
 
 def messages(count):
@@ -391,14 +391,14 @@ def messages(count):
 
 
 def assert_views_are_right(store):
-    """Every view of a closed store is what the log says."""
+    """Check every view of a closed store against the log."""
     report = check_store(store, Settings(mapped_file_size_commit_log=1 << 20))
     assert report.ok, report
     assert {view.state for name, view in report.views.items() if name != "consume_queue_ext"} == {"equal"}
 
 
 def test_readers_see_every_message_while_views_are_swapped(tmp_path, background):
-    """Here and in a second process's way of reading: no error, nothing missing, ends that only grow."""
+    """In this process and as a second process reads: no error, nothing missing, and ends that only grow."""
     path = tmp_path / "store"
     with reput.open(path, mapped_file_size_commit_log=1 << 20) as store:
         end = store.put_batch(messages(300))[-1].next_commit_log_offset
@@ -447,7 +447,7 @@ def test_after_a_kill_of_the_whole_group_the_views_are_right(tmp_path, moment):
         if moment == "swapped":
             assert json.loads(owner.stdout.readline())["rebuilt"] == ["consume_queue", "index"]
         else:
-            # Far more often than the shortest of the moments lasts, and rebuilds follow each other.
+            # Far more checks than the shortest of the moments lasts; rebuilds follow each other.
             for _ in range(int(TIMEOUT / 0.0001)):
                 if moments[moment]():
                     break
@@ -466,7 +466,7 @@ def test_after_a_kill_of_the_whole_group_the_views_are_right(tmp_path, moment):
 
 
 def test_a_store_that_was_killed_in_a_rebuild_opens_inline(tmp_path):
-    """Whoever runs the dispatchers clears away."""
+    """Inline groups also clean up."""
     path = tmp_path / "store"
     with reput.open(path, mode="inline") as store:
         store.put_batch(messages(10))
@@ -478,7 +478,7 @@ def test_a_store_that_was_killed_in_a_rebuild_opens_inline(tmp_path):
 
 
 def test_an_intent_of_rubbish_refuses_the_group_with_its_name(tmp_path):
-    """Nobody knows which views hold; a person moves it away."""
+    """The valid views are unknown; an operator must move the file away."""
     path = tmp_path / "store"
     with reput.open(path) as store:
         store.put_batch(messages(10))

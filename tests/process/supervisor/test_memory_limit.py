@@ -1,4 +1,4 @@
-"""Which processes have taken too much memory, and when they are looked at."""
+"""Processes that use too much memory, and the intervals of the checks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PID = 4711
 
 @pytest.fixture
 def size(monkeypatch):
-    """What the process takes, in a list of one."""
+    """The memory of the process, in a list of one."""
     found = [0]
     monkeypatch.setattr(memory_limit, "anonymous_memory", lambda pid: found[0] if pid == PID else None)
     return found
 
 
 def test_over_the_limit_the_numbers_are_named(size):
-    """Half as much again, and it is not waited for any more. A process that has ended takes nothing."""
+    """At one and a half times the limit it is killed without waiting. An ended process uses no memory."""
     limit = MemoryLimit(1000)
     for size[0], excess, is_hopeless in (
         (0, False, False),
@@ -37,7 +37,7 @@ def test_over_the_limit_the_numbers_are_named(size):
 
 
 def test_a_process_is_looked_at_once_a_second():
-    """Whoever waits knows for how long; without a limit nobody ever looks."""
+    """The waiting time until the next check is known; without a limit there are no checks."""
     now = [5.0]
     limit = MemoryLimit(1000, lambda: now[0])
     assert limit.is_due()

@@ -1,4 +1,4 @@
-"""Rebuilds of stale views at moments at which no running group can be held. With processes: test_live_rebuild.py."""
+"""Rebuilds of stale views in situations in which no group can be held. With processes: test_live_rebuild.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reput_hooks import DispatcherDescription
 
 @pytest.fixture
 def group(tmp_path):
-    """A group without processes, which records what it starts, and a dispatcher whose view has another format."""
+    """A group without processes, which records starts, and a dispatcher whose view has another format."""
     view = tmp_path / "reput" / "views" / "words"
     view.mkdir(parents=True)
     (view / "words.db").touch()
@@ -43,7 +43,7 @@ def group(tmp_path):
 
 
 def test_where_no_shadow_can_be_made_the_dispatcher_starts_all_the_same(group, monkeypatch):
-    """As on a file system that exchanges no folders: its loop empties the view, as it always did."""
+    """For example on a file system that cannot exchange folders: its loop empties the view."""
 
     def refuse(*_, **__):
         raise DispatcherError("the file system cannot exchange folders")
@@ -57,7 +57,7 @@ def test_where_no_shadow_can_be_made_the_dispatcher_starts_all_the_same(group, m
 
 
 def test_another_rebuild_is_waited_for(group):
-    """One at a time."""
+    """Only one runs at a time."""
     waiting = Rebuilds(group)
     waiting.current = SimpleNamespace(look=lambda: None, finished=False)
     group.start(group.members["words"])
@@ -66,13 +66,13 @@ def test_another_rebuild_is_waited_for(group):
 
 
 def test_a_view_elsewhere_is_left_to_its_loop_which_refuses(group):
-    """Nothing is sent out again without an operator's word."""
+    """Nothing is sent again without an operator's request."""
     group.members["words"].description = DispatcherDescription(view_version=2, view_elsewhere=True)
     assert not group.stale.hold(group.members["words"])
 
 
 def test_a_view_that_is_new_or_has_the_format_is_taken_as_it_is(group, tmp_path):
-    """Nothing is built again."""
+    """Nothing is rebuilt."""
     member = group.members["words"]
     (tmp_path / "reput/views/words/.view_version").write_text("2")
     assert not group.stale.hold(member)

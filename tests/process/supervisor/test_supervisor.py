@@ -1,4 +1,4 @@
-"""The supervisor's beginning; what it does with a group is tested by the group."""
+"""The start of the supervisor; the tests of the group cover the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput.settings import Settings
 
 
 def test_an_owner_that_dies_while_the_supervisor_starts_is_no_error(tmp_path):
-    """It ends without a word: nobody is left who could be told."""
+    """It ends silently: there is no process left to report to."""
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
     ours, theirs = socket.socketpair()

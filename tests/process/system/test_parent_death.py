@@ -10,17 +10,17 @@ import pytest
 
 from reput.process.system.parent_death import die_with_parent
 
-# The parent forks with threads on purpose, and its children call nothing that a lock could hold up.
+# The parent forks with threads on purpose, and its children call nothing that needs a lock.
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")]
 
 
 def wait_for_end(pid):
-    """Return how a child ended."""
+    """Return the exit status of a child."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_a_child_dies_with_the_process_that_forked_it():
-    """Whatever it does at the time."""
+    """Whatever it is doing."""
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -39,7 +39,7 @@ def test_a_child_dies_with_the_process_that_forked_it():
 
 
 def test_a_parent_that_has_ended_already_is_noticed():
-    """The kernel sends nothing for what happened before it was asked."""
+    """The kernel sends no signal for an end before the request."""
     child = os.fork()
     if child == 0:
         die_with_parent(1 << 30)
@@ -48,7 +48,7 @@ def test_a_parent_that_has_ended_already_is_noticed():
 
 
 def test_the_signal_comes_when_the_thread_ends_though_the_process_lives():
-    """The pitfall: a program that opens a store may end the thread that did so, and must not lose its group."""
+    """The pitfall: a program may end the thread that opened a store, and must not lose its group."""
     children = []
 
     def fork():

@@ -8,7 +8,7 @@ from reput.process.system.reactor import Reactor
 
 
 def test_a_number_that_is_used_again_is_not_taken_for_the_old_one():
-    """Of two that are ready, the first one's handler closes the second and opens another, which gets its number."""
+    """Of two ready descriptors, the first handler closes the second and opens another, which gets the same number."""
     reactor = Reactor()
     pipes = [os.pipe(), os.pipe()]
     called = []

@@ -1,4 +1,4 @@
-"""TimeSlices of the calling thread, as the kernel has them."""
+"""TimeSlices of the calling thread, as set in the kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHED_GETATTR = 315
 
 
 def attributes() -> tuple[int, int, int]:
-    """Return the policy, the niceness and the length of a turn (ns) of the calling thread."""
+    """Return the policy, the niceness and the slice length (ns) of the calling thread."""
     buffer = ctypes.create_string_buffer(SCHED_ATTR.size)
     assert time_slices.syscall(SCHED_GETATTR, 0, buffer, SCHED_ATTR.size, 0) == 0
     _, policy, _, nice, _, runtime, _, _ = SCHED_ATTR.unpack(buffer.raw)
@@ -24,7 +24,7 @@ def attributes() -> tuple[int, int, int]:
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Have *work* done by a thread of its own, whose turns end with it."""
+    """Run *work* in a new thread, whose time slices end with it."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -58,7 +58,7 @@ def test_turns_become_short_and_usual_again():
 
 
 def test_a_policy_that_somebody_else_chose_stays():
-    """It is an operator's business."""
+    """It is the operator's choice."""
 
     def work() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Records that a dispatcher refused."""
+"""Records that a dispatcher rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LETTER = DeadLetter(1, 1, 100, 5, "orders", 0, 7, "poison", b"bytes")
 
 
 def test_a_record_is_kept_once(tmp_path):
-    """Also when another process meets it again after a crash."""
+    """Even if another process meets it again after a crash."""
     assert DeadLetters(tmp_path, "index").add(LETTER)
     again = DeadLetters(tmp_path, "index")
     assert not again.add(replace(LETTER, timestamp=2))
@@ -21,7 +21,7 @@ def test_a_record_is_kept_once(tmp_path):
 
 
 def test_another_record_at_the_same_offset_is_another_letter(tmp_path):
-    """A log that was cut uses offsets again."""
+    """A log that was cut reuses offsets."""
     letters = DeadLetters(tmp_path, "index")
     assert letters.add(LETTER)
     assert letters.add(replace(LETTER, record=b"others"))
@@ -29,7 +29,7 @@ def test_another_record_at_the_same_offset_is_another_letter(tmp_path):
 
 
 def garble(path):
-    """Put a line that is no letter between the first and the second one of *path*; return it."""
+    """Put an invalid line between the first and the second line of *path*; return it."""
     first, *others = path.read_bytes().splitlines(keepends=True)
     damaged = b"\xff" + first[1:]
     path.write_bytes(b"".join([first, damaged, *others]))
@@ -37,7 +37,7 @@ def garble(path):
 
 
 def test_a_line_that_is_no_letter_stops_nobody_and_is_never_lost(tmp_path):
-    """It is named, stays where it is, also in a replay, and the others are read, added and replayed."""
+    """It is reported, stays in the file, even after a replay, and the other letters are read, added and replayed."""
     letters = DeadLetters(tmp_path, "index")
     letters.add(LETTER)
     second = replace(LETTER, commit_log_offset=200)
@@ -55,7 +55,7 @@ def test_a_line_that_is_no_letter_stops_nobody_and_is_never_lost(tmp_path):
 
 
 def test_a_wish_that_is_damaged_is_forgotten_and_named(tmp_path):
-    """A dispatcher that died of it would do so at every start; the letters are there for another wish."""
+    """Otherwise it would end the dispatcher at every start; the letters can be replayed by a new request."""
     letters = DeadLetters(tmp_path, "index")
     letters.add(LETTER)
     letters.wish_replay()

@@ -1,4 +1,4 @@
-"""Two names change places in one step."""
+"""Two names are exchanged in one step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reput.process.views.folder_exchange import exchange_paths
 
 
 def test_two_folders_change_places(tmp_path):
-    """Each name leads to what the other one did."""
+    """Each name then refers to the other folder."""
     for name in ("left", "right"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -18,7 +18,7 @@ def test_two_folders_change_places(tmp_path):
 
 
 def test_an_absent_one_is_an_error_that_changes_nothing(tmp_path):
-    """The one that is there stays where it is."""
+    """The existing folder stays in its place."""
     (tmp_path / "left").mkdir()
     with pytest.raises(FileNotFoundError):
         exchange_paths(tmp_path / "left", tmp_path / "right")

@@ -6,7 +6,7 @@ from reput.process.views.gaps import Gap, Gaps
 
 
 def test_gaps_are_kept_and_counted_once(tmp_path):
-    """A start that is repeated finds the same gap, or one that has grown."""
+    """A repeated start finds the same gap, or a larger one."""
     gaps = Gaps(tmp_path, "index")
     for gap in (Gap(1, 100, 200), Gap(2, 100, 200), Gap(3, 100, 300), Gap(4, 500, 600)):
         gaps.add(gap)
@@ -17,7 +17,7 @@ def test_gaps_are_kept_and_counted_once(tmp_path):
 
 
 def test_a_line_that_is_no_gap_stops_nobody(tmp_path):
-    """It is told of, and stays; the others count."""
+    """It is reported, and stays; the other gaps count."""
     gaps = Gaps(tmp_path, "index")
     gaps.add(Gap(1, 100, 200))
     gaps.lines.path.write_bytes(b"rubbish\n" + gaps.lines.path.read_bytes())

@@ -1,4 +1,4 @@
-"""Views that are built beside the running ones, and their swap, with a crash at every step."""
+"""Views built beside the running ones, and their swap, with a crash at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Crash(BaseException):
 
 @pytest.fixture
 def shadow(tmp_path):
-    """Two views, old ones in the store and new ones in its shadow; each folder has a file that says which it is."""
+    """Two views, old ones in the store and new ones in its shadow; a file in each folder says which one it is."""
     shadow = ShadowFolders(tmp_path)
     for place in PLACES:
         (tmp_path / place).mkdir(parents=True)
@@ -37,7 +37,7 @@ def shadow(tmp_path):
 
 
 def held(shadow):
-    """Return what stands in the places of the views."""
+    """Return the content of the views' folders."""
     return [(shadow.store / place / "which").read_text() for place in PLACES]
 
 
@@ -54,7 +54,7 @@ def assert_settled(shadow):
 
 
 def test_a_swap_puts_the_new_views_into_their_places(shadow):
-    """Nothing is left of the old ones."""
+    """Nothing is left of the old views."""
     swap(shadow)
     assert held(shadow) == ["new"] * 4
     assert_settled(shadow)
@@ -106,7 +106,7 @@ def test_a_crash_at_any_step_leaves_all_old_or_all_new(shadow, tmp_path, monkeyp
 
 
 def test_a_completion_that_crashes_is_completed_by_the_next(shadow, monkeypatch):
-    """No pair is exchanged twice, however often it is tried."""
+    """No pair is exchanged twice, however many tries are needed."""
     shadow.begin_swap(VIEWS)
     real, calls = shadow_folders.exchange_paths, []
 
@@ -126,7 +126,7 @@ def test_a_completion_that_crashes_is_completed_by_the_next(shadow, monkeypatch)
 
 
 def test_a_shadow_without_intent_is_removed(shadow):
-    """It is half a view, and the old ones hold; so is an intent that was killed while it was written."""
+    """It is incomplete, and the old views are valid; so is an intent whose writer was killed."""
     draft = shadow.intent.with_name("shadow.swap.draft")
     draft.write_bytes(b"half")
     assert shadow.settle() == ()
@@ -136,7 +136,7 @@ def test_a_shadow_without_intent_is_removed(shadow):
 
 
 def test_a_copy_of_a_store_in_the_middle_of_a_swap_has_its_views_emptied(shadow, tmp_path):
-    """The folders of a copy are others, and which belong together is not known: the log is."""
+    """A copy has different folders, and their relation is unknown: the views are rebuilt from the log."""
     shadow.begin_swap(VIEWS)
     copy = tmp_path.with_name("copy")
     shutil.copytree(tmp_path, copy)
@@ -150,7 +150,7 @@ def test_a_copy_of_a_store_in_the_middle_of_a_swap_has_its_views_emptied(shadow,
 
 @pytest.mark.parametrize("gone", ["reput/views", "reput/views/queue", "consumequeue", "reput/shadow"])
 def test_a_swap_whose_folders_are_gone_has_the_views_emptied(shadow, gone):
-    """The store opens again, and its dispatchers build from the log what nobody knows any more."""
+    """The store opens again, and its dispatchers rebuild the views from the log."""
     shadow.begin_swap(VIEWS)
     shutil.rmtree(shadow.store / gone)
     shadow.settle()
@@ -159,13 +159,13 @@ def test_a_swap_whose_folders_are_gone_has_the_views_emptied(shadow, gone):
         ViewFolders(shadow.store, view, folders).prepare()
         rest = [path.name for path in (shadow.store / "reput" / "views" / view).iterdir()]
         kept = (shadow.store / folders[0]).exists()
-        # Another view's swap is none of its business.
+        # The swap of another view is not affected.
         whole = view == "ext" and gone in ("reput/views/queue", "consumequeue")
         assert (rest, kept) == ((["which"], True) if whole else ([], False))
 
 
 def test_an_emptying_of_the_old_view_does_not_go_on_in_the_new(shadow):
-    """A running dispatcher that was killed while it emptied its view left an intent for that view."""
+    """A killed dispatcher that was emptying its view left an intent for that view."""
     view_folders.replace_durably(ViewFolders(shadow.store, "queue", ()).intent, b"")
     swap(shadow)
     ViewFolders(shadow.store, "queue", VIEWS["queue"]).prepare()
@@ -173,14 +173,14 @@ def test_an_emptying_of_the_old_view_does_not_go_on_in_the_new(shadow):
 
 
 def test_a_folder_that_a_view_has_not_made_is_swapped_as_an_empty_one(shadow):
-    """A log without keys makes no index."""
+    """A log without keys creates no index."""
     shutil.rmtree(shadow.root / "consumequeue")
     swap(shadow)
     assert list((shadow.store / "consumequeue").iterdir()) == []
 
 
 def test_views_that_are_looked_into_are_linked(shadow):
-    """A view finds those that it leads into beside itself, and their files are not removed with the shadow."""
+    """The view finds the views that it refers to beside it, and removing the shadow does not remove their files."""
     shadow.settle()
     shadow.prepare({"ext": ("consumequeue_ext",)})
     assert (shadow.root / "consumequeue_ext" / "which").read_text() == "old"
@@ -190,7 +190,7 @@ def test_views_that_are_looked_into_are_linked(shadow):
 
 
 def test_a_view_with_a_gap_is_not_swapped_in(shadow):
-    """Retention took what the old view may have."""
+    """Retention removed records that the old view may have."""
     shadow.check(["queue"])
     Gaps(shadow.root, "queue").add(Gap(0, 0, 100))
     with pytest.raises(DispatcherError, match="gap_bytes=100"):
@@ -198,7 +198,7 @@ def test_a_view_with_a_gap_is_not_swapped_in(shadow):
 
 
 def test_dead_letters_are_kept_once(shadow):
-    """What both views rejected is in the file once, what only the new one rejected is added."""
+    """Records rejected by both views are in the file once; those rejected only by the new view are added."""
 
     def letter(offset):
         return DeadLetter(0, 1, offset, 1, "t", 0, 0, "poison", bytes([offset]))

@@ -1,4 +1,4 @@
-"""Where a view lies, and how it is emptied."""
+"""The folders of a view, and how they are emptied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reput.process.views.view_folders import ViewFolders
 
 @pytest.fixture
 def folders(tmp_path):
-    """A view with something in both of its folders."""
+    """A view with data in both of its folders."""
     folders = ViewFolders(tmp_path, "index", ("index",))
     folders.prepare()
     (folders.directory / "cursor").touch()
@@ -20,14 +20,14 @@ def folders(tmp_path):
 
 
 def test_only_declared_folders_are_given(folders, tmp_path):
-    """A plugin gets no place in the store that it did not name."""
+    """A plugin gets only the places in the store that it declared."""
     assert folders.folder("index") == tmp_path / "index"
     with pytest.raises(DispatcherError, match="folder=commitlog"):
         folders.folder("commitlog")
 
 
 def test_emptying_removes_cursor_and_data(folders, tmp_path):
-    """And leaves an empty folder and no intent."""
+    """It leaves an empty folder and no intent."""
     folders.empty()
     assert list(folders.directory.iterdir()) == []
     assert not (tmp_path / "index").exists()
@@ -35,7 +35,7 @@ def test_emptying_removes_cursor_and_data(folders, tmp_path):
 
 
 def test_an_emptying_that_was_cut_short_goes_on_at_the_next_start(folders, tmp_path, monkeypatch):
-    """Whatever the crash left of the two."""
+    """Whatever the crash left in the two."""
 
     def crash(path):
         raise OSError("crash")
