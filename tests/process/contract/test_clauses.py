@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from process.contract.written_dispatchers import BODIES, BROKEN, COUNTS, TOPIC_COUNT, counting
+from process.contract.written_dispatchers import BODIES, BROKEN, COUNTS, SAVES, TOPIC_COUNT, counting
 from process.probe_plugin import PluginFolder
 from reput.errors import ReputError
 from reput.process.contract.host import promises, run_clause, try_clause
@@ -17,6 +17,9 @@ from reput.settings import load_settings
 
 # A crash leaves a database open.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+
+# The built-in dispatchers of this test read no bodies.
+NOT_APPLICABLE = ("retries_after_failures",)
 
 
 @pytest.fixture
@@ -60,6 +63,29 @@ def test_a_good_dispatcher_keeps_its_promises(attempt, clause, source):
 def test_a_good_dispatcher_survives_a_crash_at_every_call(attempt, source):
     """It recovers by itself."""
     assert attempt(source, "crash_at_every_call") is None
+
+
+def test_a_thread_may_force_what_was_written(attempt):
+    """A dispatcher that flushes in the background keeps its promise: the disk is asked by another thread."""
+    lines = (
+        "import threading",
+        "state = msgspec.json.encode(Saved(self.end, self.count))",
+        "writer = threading.Thread(target=replace_durably, args=(self.file, state))",
+        "writer.start()",
+        "writer.join()",
+        "(self.file.parent / 'beside').write_bytes(b'written here')",
+    )
+    source = counting((SAVES, "\n        ".join(lines)))
+    assert attempt(source, "flush_forces_to_disk") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clause", sorted(promises().keys() - {"crash_at_every_call", "runs_in_a_process"}))
+@pytest.mark.parametrize("dispatcher", ["consume_queue", "consume_queue_ext", "index"])
+def test_a_built_in_dispatcher_keeps_its_promises(tmp_path, dispatcher, clause):
+    """What is asked of third parties holds for RocketMQ's own views, too."""
+    reason = run_clause(clause, dispatcher, load_settings(dispatchers=[dispatcher]).settings, (), tmp_path)
+    assert reason is None or clause in NOT_APPLICABLE
 
 
 def test_every_clause_has_a_dispatcher_that_breaks_it():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from source_tree import ROOT
 
-__all__ = ["BODIES", "BROKEN", "COUNTS", "TOPIC_COUNT", "counting"]
+__all__ = ["BODIES", "BROKEN", "COUNTS", "SAVES", "TOPIC_COUNT", "counting"]
 
 SOURCE = ROOT / "tests" / "plugin_distribution" / "src" / "reput_topic_count" / "__init__.py"
 TOPIC_COUNT = SOURCE.read_text("utf-8")
