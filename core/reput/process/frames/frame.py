@@ -30,8 +30,8 @@ __all__ = [
     "EXPIRE",
     "NO_COLUMNS",
     "TRUNCATE",
-    "Cut",
     "Frame",
+    "FramePart",
     "batch_frame",
     "cut_columns",
     "decode_frame",
@@ -96,7 +96,7 @@ def delete_topic_frame(epoch: int, commit_log_offset: int, ordinal: int, topic: 
     return encode_frame(Frame(DELETE_TOPIC, epoch, commit_log_offset, commit_log_offset, 0, ordinal, columns))
 
 
-class Cut(NamedTuple):
+class FramePart(NamedTuple):
     """Part of a frame.
 
     Attributes:
@@ -112,7 +112,7 @@ class Cut(NamedTuple):
     row_count: int
 
 
-def cut_columns(columns: DispatchColumns, begin: int, end: int, count_max: int) -> Cut:
+def cut_columns(columns: DispatchColumns, begin: int, end: int, count_max: int) -> FramePart:
     """Return the first *count_max* rows whose records lie in [begin, end); without any, the part ends at *begin*.
 
     One unpack per row; only frames that cross a cursor or a bound need it.
@@ -133,4 +133,4 @@ def cut_columns(columns: DispatchColumns, begin: int, end: int, count_max: int) 
             break
         text_at += texts_size
     kept = DispatchColumns(columns.queues, rows[first * ROW_SIZE : last * ROW_SIZE], texts[text_begin:text_end])
-    return Cut(kept, record_end, store_timestamp, last)
+    return FramePart(kept, record_end, store_timestamp, last)
