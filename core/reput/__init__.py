@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from reput.store.record.message import PutMessageResult as PutMessageResult
     from reput.store.record.message import PutMessageStatus as PutMessageStatus
     from reput.store.retention.retention_plan import SegmentFate as SegmentFate
-    from reput.worker import Worker as Worker
-    from reput.worker import WorkerStatistics as WorkerStatistics
+    from reput.worker.worker import Worker as Worker
+    from reput.worker.worker import WorkerStatistics as WorkerStatistics
     from reput_hooks import Record as Record
 
     # The API page of the documentation reads the names here.
@@ -170,7 +170,7 @@ else:
             "reput.store.reader.results": ("GetMessageResult", "GetMessageStatus"),
             "reput.store.record.message": ("Message", "PutMessageResult", "PutMessageStatus"),
             "reput.store.retention.retention_plan": ("SegmentFate",),
-            "reput.worker": ("Worker", "WorkerStatistics"),
+            "reput.worker.worker": ("Worker", "WorkerStatistics"),
             "reput_hooks": ("Record",),
         },
     )

@@ -99,10 +99,15 @@ class ConsumeServices:
         *,
         begin: Beginning = "earliest",
         in_flight_max: int = 1000,
+        queue_in_flight_max: int | None = None,
         broadcast: bool = False,
         offset_store: Path | None = None,
     ) -> Consumer:
         """Return a new consumer of *group*; `Store.consumer` describes the arguments.
+
+        Args:
+            queue_in_flight_max: limit of messages in flight of each queue, so that a queue whose messages are not
+                acknowledged does not keep the others from coming; None: *in_flight_max* alone limits.
 
         Raises:
             RequestRefused: the group's name is illegal, or it may not consume, or not by broadcasting.
@@ -134,10 +139,24 @@ class ConsumeServices:
                     "Leave offset_store out, or set broadcast=True.",
                 )
             shared = self.sharing(group)
-            return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+            return Consumer(
+                shared,
+                names,
+                wanted,
+                begin=begin,
+                in_flight_max=in_flight_max,
+                queue_in_flight_max=queue_in_flight_max,
+            )
         shared = self.broadcasting(group, offset_store)
         try:
-            return Consumer(shared, names, wanted, begin=begin, in_flight_max=in_flight_max)
+            return Consumer(
+                shared,
+                names,
+                wanted,
+                begin=begin,
+                in_flight_max=in_flight_max,
+                queue_in_flight_max=queue_in_flight_max,
+            )
         except BaseException:
             self.broadcasts.pop(shared)
             raise

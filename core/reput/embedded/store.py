@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from reput.consume.administration.administration import Administration
     from reput.consume.delivery.transaction_service import TransactionService
     from reput.consume.registry.statistics import StoreStatistics
-    from reput.worker import Handler, Order, Worker, WorkerStatistics
+    from reput.worker.handlers import Handler
+    from reput.worker.worker import Order, Worker, WorkerStatistics
 
 __all__ = ["Store"]
 
@@ -425,10 +426,17 @@ class Store(OpenedStore[StoreEngine]):
         drain_time: float | None = None,
     ) -> Worker:
         """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
-        from reput.worker import Worker
+        from reput.worker.worker import Worker
 
-        def open_consumer(in_flight_max: int) -> Consumer:
-            return self.consumer(group, topics, filter, begin=begin, in_flight_max=in_flight_max)
+        def open_consumer(in_flight_max: int, queue_in_flight_max: int) -> Consumer:
+            return self._engine.services.consumer(
+                group,
+                topics,
+                filter,
+                begin=begin,
+                in_flight_max=in_flight_max,
+                queue_in_flight_max=queue_in_flight_max,
+            )
 
         return Worker(
             open_consumer,

@@ -51,10 +51,24 @@ class Consumer:
     """
 
     def __init__(
-        self, shared: ConsumerGroup, topics: tuple[str, ...], wanted: Filter, *, begin: Beginning, in_flight_max: int
+        self,
+        shared: ConsumerGroup,
+        topics: tuple[str, ...],
+        wanted: Filter,
+        *,
+        begin: Beginning,
+        in_flight_max: int,
+        queue_in_flight_max: int | None = None,
     ) -> None:
         self._shared = shared
-        self._member = shared.new_member(ref(self), topics, wanted, begin=begin, in_flight_max=in_flight_max)
+        self._member = shared.new_member(
+            ref(self),
+            topics,
+            wanted,
+            begin=begin,
+            in_flight_max=in_flight_max,
+            queue_in_flight_max=queue_in_flight_max,
+        )
         shared.join(self._member)
 
     @property

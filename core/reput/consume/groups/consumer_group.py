@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Protocol
 from weakref import ref
@@ -112,6 +112,7 @@ class ConsumerGroup:
         *,
         begin: Beginning,
         in_flight_max: int,
+        queue_in_flight_max: int | None = None,
     ) -> GroupMember:
         """Return a member for a consumer of *topics*; it has not joined yet.
 
@@ -135,7 +136,16 @@ class ConsumerGroup:
             retry_topic = RETRY_PREFIX + self.group
             subscriptions.setdefault(retry_topic, subscribe(retry_topic, sub_version=version))
             begins[retry_topic] = "earliest"
-        return GroupMember(consumer, self.group, subscriptions, begins, in_flight_max, self.lock, self.fetcher)
+        return GroupMember(
+            consumer,
+            self.group,
+            subscriptions,
+            begins,
+            in_flight_max,
+            in_flight_max if queue_in_flight_max is None else queue_in_flight_max,
+            self.lock,
+            self.fetcher,
+        )
 
     def join(self, member: GroupMember) -> None:
         """Add a consumer to the group and assign its share of the queues.
@@ -288,13 +298,18 @@ class ConsumerGroup:
             low, high = store.reader.queue_range(topic, queue_id)
         return low if beginning == "earliest" else high
 
-    def assign(self) -> None:
-        """Share out the queues of each topic: equal runs of queue ids, with one more for the first consumers."""
+    def assign(self, topics: Collection[str] | None = None) -> None:
+        """Share out the queues of each topic: equal runs of queue ids, with one more for the first consumers.
+
+        Args:
+            topics: these alone have changed; None: all. A group of thousands of topics gains their queues one by one.
+        """
         by_topic: dict[str, list[SharedQueue]] = {}
-        for key in sorted(self.queues):
+        for key in sorted(key for key in self.queues if topics is None or key[0] in topics):
             by_topic.setdefault(key[0], []).append(self.queues[key])
+        consumers = self.consumers
         for topic, queues in by_topic.items():
-            members = [member for member in self.consumers if topic in member.subscriptions]
+            members = [member for member in consumers if topic in member.subscriptions]
             if len(members) > len(queues) and topic != RETRY_PREFIX + self.group:
                 self.tell_crowded(topic, len(members), len(queues))
             for number, queue in enumerate(queues):
@@ -305,7 +320,7 @@ class ConsumerGroup:
                     queue.give_to(owner)
                 else:
                     queue.heir = owner
-        for member in self.consumers:
+        for member in consumers:
             member.queues = [queue for queue in self.queues.values() if queue.owner is member]
             member.notify()
 
@@ -357,8 +372,9 @@ class ConsumerGroup:
             for member in self.consumers:
                 if member in owners:
                     member.notify()
-            # If one queue cannot be read, the others are still assigned.
-            do_all(*(partial(self.add_queue, *key) for key in new))
+            if new:
+                # If one queue cannot be read, the others are still assigned.
+                do_all(*(partial(self.add_queue, *key) for key in new), partial(self.assign, {key[0] for key in new}))
 
     def wake_all(self) -> None:
         """Wake all waiting consumers to look for a message again."""
@@ -385,7 +401,7 @@ class ConsumerGroup:
                 self.find_queues(topic, "earliest")
             added = self.queues.keys() - before
             if added:
-                self.assign()
+                self.assign({topic for topic, _ in added})
         for key in added:
             self.services.arrival_service.look_again(key)
 
@@ -406,12 +422,11 @@ class ConsumerGroup:
         self.drop_queues([queue])
 
     def add_queue(self, topic: str, queue_id: int) -> None:
-        """Add and assign a queue that did not exist when the consumers joined, if it may be read."""
+        """Add a queue that did not exist when the consumers joined, if it may be read."""
         config = self.services.topics.find(topic)
         if config is not None and queue_id < config.read_queue_nums:
             # All of its messages are newer than a consumer that began at "latest".
             self.queues[topic, queue_id] = self.new_queue(topic, queue_id, "earliest")
-            self.assign()
 
     # Offsets.
 

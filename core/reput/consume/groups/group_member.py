@@ -43,6 +43,7 @@ class GroupMember:
         consumer: weak reference to the consumer.
         client_id: the consumer's id in the store.
         begins: by topic, where the group begins in queues that it never consumed.
+        in_flight_max, queue_in_flight_max: limits of messages in flight, of all queues together and of each.
         queues: the consumer's queues; `turn` is the index of the last one that gave a message.
         current: the queue that gives messages now.
         delivered: by commit-log offset, the queue and queue offset of each message in flight.
@@ -60,6 +61,7 @@ class GroupMember:
         subscriptions: Mapping[str, Subscription],
         begins: Mapping[str, Beginning],
         in_flight_max: int,
+        queue_in_flight_max: int,
         lock: threading.RLock,
         fetcher: QueueFetcher,
     ) -> None:
@@ -69,6 +71,7 @@ class GroupMember:
         self.subscriptions = subscriptions
         self.begins = begins
         self.in_flight_max = in_flight_max
+        self.queue_in_flight_max = queue_in_flight_max
         self.fetcher = fetcher
         self.queues: list[SharedQueue] = []
         self.turn = -1
@@ -94,7 +97,13 @@ class GroupMember:
             return None
         while True:
             queue = self.current
-            if queue is None or queue.owner is not self or queue.heir is not None or queue.fetched is None:
+            if (
+                queue is None
+                or queue.owner is not self
+                or queue.heir is not None
+                or queue.fetched is None
+                or len(queue.in_flight) >= self.queue_in_flight_max
+            ):
                 queue = self.current = self.next_queue()
                 if queue is None:
                     return None
@@ -117,9 +126,13 @@ class GroupMember:
         for _ in range(len(queues)):
             self.turn = (self.turn + 1) % len(queues)
             queue = queues[self.turn]
-            if queue.heir is None and (
-                queue.fetched is not None
-                or (queue.has_more and self.fetcher.fetch(queue, self.subscriptions[queue.topic]))
+            if (
+                queue.heir is None
+                and len(queue.in_flight) < self.queue_in_flight_max
+                and (
+                    queue.fetched is not None
+                    or (queue.has_more and self.fetcher.fetch(queue, self.subscriptions[queue.topic]))
+                )
             ):
                 return queue
         return None
@@ -140,6 +153,7 @@ class GroupMember:
         if self.delivered_again:
             self.deliver_again(record.commit_log_offset)
         queue, queue_offset = place
+        was_full = was_full or len(queue.in_flight) == self.queue_in_flight_max
         queue.acknowledge(queue_offset)
         if was_full:
             self.notify()

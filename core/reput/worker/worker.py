@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import signal
+import socket
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -31,19 +31,30 @@ import msgspec
 from reput.argument_checks import require_seconds, require_whole
 from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
 from reput.in_thread import opened_in_thread
-from reput.store.service.threads import Threads
+from reput.remoting.response_code import ResponseCode
+from reput.worker.handler_threads import HandlerThreads
+from reput.worker.handlers import (
+    Handler,
+    call_coroutine,
+    check_handler,
+    check_result,
+    describe_error,
+    is_coroutine_function,
+)
 from reput_hooks import Record
 
-__all__ = ["Handler", "Order", "Worker", "WorkerConsumer", "WorkerStatistics"]
+__all__ = ["Order", "Worker", "WorkerConsumer", "WorkerStatistics"]
 
-Handler: TypeAlias = Callable[[Record], Awaitable[object]] | Callable[[Record], object]
 Order: TypeAlias = Literal["any", "queue"]
 
 ORDERS = ("any", "queue")
-# How many messages a worker that keeps an order may hold: a queue that waits should not keep the others from coming.
-HELD_MAX = 1000
+# How many messages of each queue a worker that keeps an order may hold. There is no limit for all queues together: it
+# would be used up by queues that wait, and the others would starve.
+QUEUE_HELD_MAX = 32
 # A message that could not be sent back, or a queue that could not be read, is tried again after this time.
 TROUBLE_PAUSE_S = 1.0
+# Coroutines that are cancelled at the end get this time for what they do then.
+CANCEL_PATIENCE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +103,8 @@ class Worker:
     """Consumes with *handler* until it is stopped. Make it with `Store.worker`; it runs once.
 
     Args:
-        open_consumer: returns the consumer, which the worker closes; called in a thread.
+        open_consumer: returns the consumer, which the worker closes; called in a thread with the numbers of messages
+            that it may hold of all queues, and of each queue.
         concurrency: messages that are handled at the same time.
         order: "any": a failed message goes back and comes again later; "queue": the messages of a queue in their order.
         time_limit: seconds for one run of the handler.
@@ -103,7 +115,7 @@ class Worker:
 
     def __init__(
         self,
-        open_consumer: Callable[[int], WorkerConsumer],
+        open_consumer: Callable[[int, int], WorkerConsumer],
         handler: Handler,
         *,
         concurrency: int = 1,
@@ -117,10 +129,17 @@ class Worker:
         require_seconds("time_limit", time_limit)
         require_seconds("suspend_time", suspend_time)
         require_seconds("drain_time", drain_time)
+        if time_limit is not None and time_limit <= 0:
+            raise ConfigError(
+                f"no handler ends within the limit: time_limit={time_limit}", "Give more than 0, or None."
+            )
+        if suspend_time is None or suspend_time < 0:
+            raise ConfigError(f"suspend_time is no time to wait: suspend_time={suspend_time}", "Give 0 or more.")
+        if drain_time is not None and drain_time < 0:
+            raise ConfigError(f"drain_time is less than 0: drain_time={drain_time}", "Give 0 or more, or None.")
         if max_reconsume_times is not None:
             require_whole("max_reconsume_times", max_reconsume_times)
-        if not callable(handler):
-            raise ConfigError(f"the handler is not callable: handler={handler!r}", "Give a function or coroutine.")
+        check_handler(handler)
         if order not in ORDERS:
             raise ConfigError(f"order is unknown: order={order!r} known={','.join(ORDERS)}", "Give a known one.")
         self.open_consumer = open_consumer
@@ -131,9 +150,7 @@ class Worker:
         self.max_reconsume_times = max_reconsume_times
         self.suspend_time = suspend_time
         self.drain_time = drain_time
-        self.is_coroutine = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004
-        )
+        self.is_coroutine = is_coroutine_function(handler)
         self.counts = dict.fromkeys(WorkerStatistics.__struct_fields__, 0)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopping = asyncio.Event()
@@ -141,6 +158,8 @@ class Worker:
         self.has_run = False
         self.threads: HandlerThreads | None = None
         self.lanes: set[asyncio.Task[None]] = set()
+        # The coroutines of the handler that have not ended, those included that their lanes have given up.
+        self.coroutines: set[asyncio.Future[Any]] = set()
         self.queues: dict[tuple[str, int], deque[Record]] = {}
         self.error: BaseException | None = None
 
@@ -170,12 +189,17 @@ class Worker:
         first signal, Ctrl-C raises KeyboardInterrupt again, for a handler that does not end.
 
         Raises:
-            ConfigError: the worker has run before.
+            ConfigError: the worker has run before; or the handler returned a coroutine or generator that nothing runs;
+                or a signal cannot be handled; or the calling thread runs an event loop.
             StoreError: the store cannot be read, or was closed by another thread.
             RequestRefused: the group or a topic may not be read.
         """
-        with self.handling(signals):
-            return asyncio.run(self.arun())
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ConfigError("`run` would block the event loop of this thread", "Await `arun` instead.")
+        runner = asyncio.Runner()
+        with self.handling(signals), waking(runner.get_loop()), contextlib.closing(runner):
+            return runner.run(self.arun())
 
     @contextlib.contextmanager
     def handling(self, signals: Collection[int]) -> Iterator[None]:
@@ -183,16 +207,19 @@ class Worker:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in signals}
+        before: dict[int, Any] = {}
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.stop()
             if signal.SIGINT in before:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        for number in signals:
-            signal.signal(number, on_signal)
         try:
+            try:
+                for number in signals:
+                    before[number] = signal.signal(number, on_signal)
+            except (OSError, TypeError, ValueError) as error:
+                raise ConfigError(f"a signal cannot be handled: signals={signals!r} error={error}") from error
             yield
         finally:
             for number, handler in before.items():
@@ -207,8 +234,8 @@ class Worker:
         if self.is_stopped:
             self.stopping.set()
         # Out of order, the consumer holds what is being handled; in order, also what waits for its queue.
-        held_max = max(self.concurrency, HELD_MAX * self.in_order)
-        consumer = await opened_in_thread(partial(self.open_consumer, held_max))
+        held_max = (sys.maxsize, QUEUE_HELD_MAX) if self.in_order else (self.concurrency, self.concurrency)
+        consumer = await opened_in_thread(self.open_consumer, *held_max)
         self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency, self.thread_died)
         try:
             try:
@@ -219,6 +246,7 @@ class Worker:
                     lane.cancel()
                 if self.lanes:
                     await asyncio.wait(self.lanes)
+                await self.end_coroutines()
         finally:
             if self.threads is not None:
                 self.threads.close()
@@ -230,18 +258,17 @@ class Worker:
     async def feed(self, consumer: WorkerConsumer) -> None:
         """Receive messages and start lanes for them until the worker is stopped."""
         stopped = asyncio.ensure_future(self.stopping.wait())
-        slots = asyncio.Semaphore(max(self.concurrency, HELD_MAX * self.in_order))
         running = asyncio.Semaphore(self.concurrency)
         try:
-            while await first(slots.acquire(), stopped):
+            while self.in_order or await first(running.acquire(), stopped):
                 record = await self.receive(consumer, stopped)
                 if record is None:
                     return
                 self.counts["received"] += 1
                 if self.in_order:
-                    self.put_in_order(consumer, record, slots, running)
+                    self.put_in_order(consumer, record, running)
                 else:
-                    self.start(self.handle_alone(consumer, record, slots))
+                    self.start(self.handle_alone(consumer, record, running))
         finally:
             stopped.cancel()
 
@@ -256,7 +283,7 @@ class Worker:
                 logger.error("a queue cannot be read: error=%s", error)
                 if not await first(asyncio.sleep(TROUBLE_PAUSE_S, True), stopped):
                     return None
-            except (StoreError, RequestRefused) as error:
+            except Exception as error:
                 self.error = error
                 return None
 
@@ -290,50 +317,49 @@ class Worker:
                     self.drain_time,
                 )
 
+    async def end_coroutines(self) -> None:
+        """Wait for the handler's coroutines that were cancelled, so that they still find the store open."""
+        if self.coroutines:
+            done, late = await asyncio.wait(self.coroutines, timeout=CANCEL_PATIENCE_S)
+            for run in done:
+                is_failed(run)
+            if late:
+                logger.warning("handlers were cancelled and go on: running=%d", len(late))
+
     # One message for itself.
 
-    async def handle_alone(self, consumer: WorkerConsumer, record: Record, slots: asyncio.Semaphore) -> None:
+    async def handle_alone(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
         """Handle a message; if that fails, send it back."""
-        run = self.begin(record)
         try:
+            run = self.begin(record)
             if await self.succeeds(run, record):
                 acknowledge(consumer, record)
             else:
                 await self.send_back(consumer, record, 0)
-                # A function past its limit keeps its thread, and so its slot, until it returns.
-                await asyncio.wait({run})
-                is_failed(run)
+                # A function past its limit keeps its thread until it returns.
+                await ended(run)
         finally:
-            slots.release()
+            running.release()
 
     # The messages of a queue, one after the other.
 
-    def put_in_order(
-        self, consumer: WorkerConsumer, record: Record, slots: asyncio.Semaphore, running: asyncio.Semaphore
-    ) -> None:
+    def put_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
         """Add a message to its queue, and start a lane for the queue if none runs."""
         key = record.topic, record.queue_id
         waiting = self.queues.get(key)
         if waiting is None:
             self.queues[key] = deque([record])
-            self.start(self.handle_queue(consumer, key, slots, running))
+            self.start(self.handle_queue(consumer, key, running))
         else:
             waiting.append(record)
 
-    async def handle_queue(
-        self,
-        consumer: WorkerConsumer,
-        key: tuple[str, int],
-        slots: asyncio.Semaphore,
-        running: asyncio.Semaphore,
-    ) -> None:
+    async def handle_queue(self, consumer: WorkerConsumer, key: tuple[str, int], running: asyncio.Semaphore) -> None:
         """Handle the messages of one queue until none is left or the worker is stopped."""
         waiting = self.queues[key]
         while waiting and not self.stopping.is_set():
             if not await self.handle_in_order(consumer, waiting[0], running):
                 break
             waiting.popleft()
-            slots.release()
         del self.queues[key]
 
     async def handle_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> bool:
@@ -348,6 +374,8 @@ class Worker:
                 if await self.succeeds(run, record, is_cut=self.is_coroutine):
                     acknowledge(consumer, record)
                     return True
+                # Nor must a coroutine that catches its cancellation.
+                await ended(run)
             attempt += 1
             if self.max_reconsume_times is not None and attempt > self.max_reconsume_times:
                 await self.send_back(consumer, record, -1)
@@ -361,10 +389,17 @@ class Worker:
         """Start the handler."""
         if self.threads is not None:
             return self.threads.start(partial(self.handler, record))
-        return asyncio.ensure_future(call(self.handler, record))
+        run = asyncio.ensure_future(call_coroutine(self.handler, record))
+        self.coroutines.add(run)
+        run.add_done_callback(self.coroutines.discard)
+        return run
 
     async def succeeds(self, run: asyncio.Future[Any], record: Record, *, is_cut: bool = True) -> bool:
-        """Wait for a run of the handler; False if it raised, or did not end in time and *is_cut*."""
+        """Wait for a run of the handler; False if it raised, or did not end in time and *is_cut*.
+
+        Raises:
+            ConfigError: it returned a coroutine or generator that nothing runs.
+        """
         counts = self.counts
         counts["running"] += 1
         try:
@@ -381,8 +416,10 @@ class Worker:
             if is_failed(run):
                 counts["failed"] += 1
                 error = None if run.cancelled() else run.exception()
-                log_failure(record, f"error={error!r}" if error else "error=the handler was cancelled", error)
+                text = "the handler was cancelled" if error is None else describe_error(error)
+                log_failure(record, f"error={text}", error)
                 return False
+            check_result(self.handler, run.result())
             counts["succeeded"] += 1
             return True
         except asyncio.CancelledError:
@@ -400,15 +437,15 @@ class Worker:
                 return
             except StoreClosed:
                 raise
-            except StoreError as error:
-                # It is still in flight here. The disk may have room again later.
+            except (StoreError, RequestRefused) as error:
+                if isinstance(error, RequestRefused) and error.response_code == ResponseCode.SYSTEM_ERROR:
+                    # Its queue has gone to another consumer, which gets it again.
+                    logger.warning("a message was not sent back: error=%s", error)
+                    return
+                # It is still in flight here. The disk may have room later, or the retry topic be writable again.
                 logger.warning("a message cannot be sent back, tried again: error=%s", error)
                 if await self.pause(TROUBLE_PAUSE_S):
                     return
-            except RequestRefused as error:
-                # Its queue has gone to another consumer, which gets it again; or the group may not send back.
-                logger.warning("a message was not sent back: error=%s", error)
-                return
 
     async def pause(self, seconds: float) -> bool:
         """Wait *seconds*; return True at once when the worker is stopped."""
@@ -419,80 +456,26 @@ class Worker:
         return True
 
 
-class HandlerThreads:
-    """Daemon threads that run functions for an event loop. A function that never returns does not keep a program.
+@contextlib.contextmanager
+def waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let each signal wake *loop* inside the ``with`` block, which closes the loop; in the main thread.
 
-    Args:
-        on_death: called in the loop if an error ends a thread; before, every call that has not ended gets the error.
+    Without this, a signal that another thread gets, or that comes just before the loop waits, is handled at the loop's
+    next event: an idle worker would not end.
     """
-
-    def __init__(self, count: int, on_death: Callable[[StoreError], None]) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.calls: SimpleQueue[tuple[Callable[[], object], asyncio.Future[Any]] | None] = SimpleQueue()
-        self.count = count
-        self.on_death = on_death
-        self.idle = 0
-        self.started = 0
-        self.threads = Threads()
-        self.unsettled: set[asyncio.Future[Any]] = set()
-
-    def start(self, call: Callable[[], object]) -> asyncio.Future[Any]:
-        """Run *call* in a thread; the future gets its result."""
-        future: asyncio.Future[Any] = self.loop.create_future()
-        if self.idle:
-            self.idle -= 1
-        elif self.started < self.count:
-            self.threads.start(f"reput-worker-{self.started}", self.work, self.tell_death)
-            self.started += 1
-        self.unsettled.add(future)
-        self.calls.put((call, future))
-        return future
-
-    def work(self) -> None:
-        """Run calls until there are no more; a thread."""
-        while (item := self.calls.get()) is not None:
-            call, future = item
-            result: object = None
-            error: BaseException | None = None
-            try:
-                result = call()
-            except BaseException as raised:
-                # Also SystemExit: it ends a run of the handler, not the worker.
-                error = raised
-            del call, item
-            # A loop that was closed waits for nothing.
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self.settle, future, result, error)
-
-    def settle(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-        """Set the result, unless the waiting task gave up. In the loop."""
-        self.idle += 1
-        self.unsettled.discard(future)
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            # A future takes no StopIteration.
-            future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
-
-    def tell_death(self, reason: str) -> None:
-        """Pass on that an error has ended a thread; the thread that dies."""
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.fail, StoreError(reason))
-
-    def fail(self, error: StoreError) -> None:
-        """Fail all calls: it is not known which of them the thread had. In the loop."""
-        for future in self.unsettled:
-            if not future.done():
-                future.set_exception(error)
-        self.unsettled.clear()
-        self.on_death(error)
-
-    def close(self) -> None:
-        """End the threads, each after its call."""
-        for _ in range(self.started):
-            self.calls.put(None)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    awake, wakes = socket.socketpair()
+    with awake, wakes:
+        awake.setblocking(False)
+        wakes.setblocking(False)
+        loop.add_reader(awake, awake.recv, 4096)
+        before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 async def first(wanted: Awaitable[Any], stopped: asyncio.Future[Any]) -> Any:
@@ -512,9 +495,10 @@ async def first(wanted: Awaitable[Any], stopped: asyncio.Future[Any]) -> Any:
     return task.result()
 
 
-async def call(handler: Any, record: Record) -> object:
-    """Run a coroutine function as a handler."""
-    return await handler(record)
+async def ended(run: asyncio.Future[Any]) -> None:
+    """Wait until a run of the handler has ended, whatever its result."""
+    await asyncio.wait({run})
+    is_failed(run)
 
 
 def is_failed(run: asyncio.Future[Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 import subprocess
@@ -14,78 +13,15 @@ from collections import Counter
 import pytest
 
 import reput
-from delivering import wait_until
+from delivering import LIMIT_S, wait_until
 from reput.errors import ConfigError, RequestRefused
 from reput.store.config.topic_config_manager import TopicConfig
-from reput.worker import HandlerThreads
-
-LIMIT_S = 60.0
-QUICK_DELAYS = "1s " * 18
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store whose dispatchers run on a thread of the test, with the shortest possible delays."""
-    with reput.open(
-        tmp_path / "store", mode="inline", dispatchers=["consume_queue"], message_delay_level=QUICK_DELAYS
-    ) as opened:
-        yield opened
-
-
-def as_coroutine(function):
-    """Return a coroutine function with the same effect."""
-
-    @functools.wraps(function)
-    async def handle(record):
-        await asyncio.sleep(0)
-        return function(record)
-
-    return handle
-
-
-@pytest.fixture(params=[lambda function: function, as_coroutine], ids=["function", "coroutine"])
-def kind(request):
-    """Return a function that makes a handler: the function itself, or a coroutine function."""
-    return request.param
-
-
-def put(store, count, topic="orders", **fields):
-    """Put messages whose bodies are their numbers."""
-    return [store.put(reput.Message(topic, b"%d" % number, **fields)) for number in range(count)]
-
-
-class Background:
-    """A worker that runs in a thread, and its result or exception."""
-
-    def __init__(self, worker):
-        self.worker = worker
-        self.result = None
-        self.error = None
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
-
-    def run(self):
-        try:
-            self.result = self.worker.run()
-        except Exception as error:
-            self.error = error
-
-    def end(self):
-        """Stop it, and return its statistics."""
-        self.worker.stop()
-        self.thread.join(LIMIT_S)
-        assert not self.thread.is_alive()
-        return self.result
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.end()
+from reput.worker.handler_threads import HandlerThreads
+from working import Background, as_coroutine, put
 
 
 def test_a_handler_gets_every_message_and_what_it_handled_is_acknowledged(store, kind):
-    """Exactly once; another consumer of the group gets no message."""
+    """Once; another consumer of the group finds nothing left."""
     put(store, 200)
     seen = []
     with Background(store.worker(kind(lambda record: seen.append(record.body)), "orders", group="billing")) as running:
@@ -97,7 +33,7 @@ def test_a_handler_gets_every_message_and_what_it_handled_is_acknowledged(store,
 
 
 def test_as_many_messages_are_handled_at_a_time_as_the_concurrency_says(store, kind):
-    """Never more, and exactly that many if enough messages wait."""
+    """Never more, and that many if there are so many."""
     put(store, 12)
     together = threading.Barrier(4)
     now, most, lock = 0, 0, threading.Lock()
@@ -132,7 +68,7 @@ def test_as_many_messages_are_handled_at_a_time_as_the_concurrency_says(store, k
 
 
 def test_what_fails_comes_again_while_others_go_on(store, kind):
-    """With its retry count increased, from its original topic."""
+    """With its count of retries raised, from the topic that it was sent to."""
     put(store, 3)
     seen = []
 
@@ -150,7 +86,7 @@ def test_what_fails_comes_again_while_others_go_on(store, kind):
 
 @pytest.mark.parametrize("order", ["any", "queue"])
 def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
-    """After *max_reconsume_times* retries; later messages are handled."""
+    """After *max_reconsume_times* retries; the messages behind it are handled."""
     put(store, 2)
     runs = Counter()
 
@@ -170,7 +106,7 @@ def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
 
 
 def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
-    """It is retried in its place until it succeeds; queues have no order among each other."""
+    """It is tried in its place until it is done; queues have no order among each other."""
     store.administration.topics.create_or_update(
         TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3)
     )
@@ -195,7 +131,7 @@ def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
 
 
 def test_in_order_no_two_messages_of_a_queue_are_handled_at_the_same_time(store, kind):
-    """Regardless of the concurrency."""
+    """Whatever the concurrency."""
     put(store, 50, queue_id=0)
     busy = threading.Lock()
     seen = []
@@ -211,7 +147,7 @@ def test_in_order_no_two_messages_of_a_queue_are_handled_at_the_same_time(store,
 
 
 def test_a_coroutine_past_its_limit_is_cancelled_and_its_message_comes_again(store):
-    """The limit applies to one run."""
+    """The limit is for one run."""
     put(store, 1)
     cancelled = []
 
@@ -230,7 +166,7 @@ def test_a_coroutine_past_its_limit_is_cancelled_and_its_message_comes_again(sto
 
 
 def test_the_message_of_a_function_past_its_limit_comes_again(store):
-    """Its thread continues, and is used for other messages once it returns."""
+    """Its thread goes on, and is taken for other messages when it returns."""
     put(store, 1)
     goes_on = threading.Event()
 
@@ -245,7 +181,7 @@ def test_the_message_of_a_function_past_its_limit_comes_again(store):
 
 
 def test_a_worker_that_is_stopped_lets_its_handlers_end(store, kind):
-    """Messages that were received but not begun are delivered again."""
+    """What was received and not begun is given again."""
     put(store, 5)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -263,7 +199,7 @@ def test_a_worker_that_is_stopped_lets_its_handlers_end(store, kind):
 
 
 def test_a_handler_that_does_not_end_is_left_after_the_drain_time(store, kind):
-    """Its message is delivered again."""
+    """Its message is given again."""
     put(store, 1)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -285,7 +221,7 @@ def test_a_handler_that_does_not_end_is_left_after_the_drain_time(store, kind):
 
 
 def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):
-    """And it can run only once."""
+    """And it runs once only."""
     worker = store.worker(print, "orders", group="billing")
     worker.stop()
     assert worker.run().received == 0
@@ -294,7 +230,7 @@ def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):
 
 
 def test_a_worker_ends_when_one_of_its_threads_dies(store, monkeypatch):
-    """Its run raises an error that names the thread, and the message is delivered again."""
+    """Its run raises an error that names the thread, and the message is given again."""
 
     def die(threads):
         raise RuntimeError("planted")
@@ -320,7 +256,7 @@ def test_a_worker_whose_store_is_closed_says_so(store):
 
 
 def test_tasks_run_a_worker_too(store):
-    """Other tasks continue meanwhile; a cancelled worker leaves its group."""
+    """Other tasks go on meanwhile; a cancelled worker leaves its group."""
     put(store, 3)
 
     async def main():
@@ -360,13 +296,13 @@ def test_tasks_run_a_worker_too(store):
     ],
 )
 def test_a_wrong_option_is_named(store, options, text):
-    """Before it starts to run."""
+    """Before anything runs."""
     with pytest.raises(ConfigError, match=text):
         store.worker(options.pop("handler", print), "orders", group="billing", **options)
 
 
 def test_what_a_consumer_refuses_a_worker_raises(store):
-    """For example the illegal name of a group."""
+    """As the illegal name of a group."""
     with pytest.raises(RequestRefused, match="group has an illegal character"):
         store.run(print, "orders", group="a b")
 
@@ -408,7 +344,7 @@ print("closed", flush=True)
 @pytest.mark.parametrize("order", ["any", "queue"])
 @pytest.mark.parametrize("kind_name", ["function", "coroutine"])
 def test_a_worker_that_gets_sigterm_loses_nothing_and_does_nothing_twice(tmp_path, kind_name, order):
-    """It finishes and acknowledges started messages; the next run handles the rest, and no message is handled twice."""
+    """It ends what it has begun and acknowledges that; the next run handles all the rest, and each message once."""
     path = tmp_path / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"]) as store:
         store.administration.topics.create_or_update(

@@ -1,0 +1,1 @@
+"""Workers: a function or coroutine function that is called with each message of some topics."""
