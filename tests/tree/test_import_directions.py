@@ -25,13 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.argument_checks": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
     "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks", "reput.remoting"},
-<<<<<<< HEAD
     # From the store, only the threads.
-    "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.store"},
-=======
-    # Of the store it takes the threads alone.
     "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.remoting", "reput.store"},
->>>>>>> e8aa971 (A worker survives hostile handlers, and no signal is lost)
     "reput.embedded": {
         *BELOW_PROCESS,
         "reput.ring",

@@ -326,6 +326,8 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End the connection at once."""
         self.closed = True
+        self.rest.clear()
+        self.count_rest(0)
         if self.transport is not None:
             self.transport.abort()
 

@@ -34,6 +34,8 @@ __all__ = [
 
 # Including the length word.
 FRAME_SIZE_MAX = 16 << 20
+# Properties and filter expressions are the largest fields that clients send. Decoded JSON takes up to 20 times its size.
+HEADER_SIZE_MAX = 1 << 20
 # RocketMQ 5.3.3: determines which features clients expect of this peer.
 VERSION = 479
 LANGUAGE = "PYTHON"
@@ -144,6 +146,8 @@ def decode_frame(data: bytes | memoryview) -> RemotingCommand:
     word = int.from_bytes(data[:4], "big")
     serialize_type, header_size = word >> 24, word & 0xFFFFFF
     end = 4 + header_size
+    if header_size > HEADER_SIZE_MAX:
+        raise FrameError(f"a header is too large: header_size={header_size} header_size_max={HEADER_SIZE_MAX}")
     if end > len(data):
         raise FrameError(f"a header is longer than its frame: header_size={header_size} frame_size={len(data)}")
     body = bytes(data[end:])
@@ -160,7 +164,7 @@ def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
         header = decode_header(data)
     except (msgspec.ValidationError, UnicodeDecodeError):
         header = decode_loosely(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"a header is not JSON: error={error}") from None
     if not (
         INT_MIN <= header.code <= INT_MAX and INT_MIN <= header.opaque <= INT_MAX and INT_MIN <= header.flag <= INT_MAX
@@ -187,7 +191,7 @@ def decode_loosely(data: bytes | memoryview) -> Header:
     """
     try:
         found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a header is not JSON: error={error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("code"), int):
         raise FrameError("a header has no code")
