@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 
 from delivering import LIMIT_S, wait_until
 from reput.broker.broker import Broker
-from reput.broker.send_message import V2_NAMES
+from reput.broker.sent_message import SendHeader, ShortSendHeader
 from reput.embedded.store_engine import StoreEngine
 from reput.remoting.remoting_command import RemotingCommand, SerializeType, decode_frame, encode_frame
 from reput.remoting.request_code import RequestCode
 from reput.settings import Settings
+
+# Of the fields of a send: the name in the first form of the header → in the second.
+SHORT_NAMES = dict(zip(SendHeader.__struct_encode_fields__, ShortSendHeader.__struct_encode_fields__, strict=True))
 
 __all__ = ["SMALL", "RawClient", "ServedBroker", "frame", "heartbeat_body", "served"]
 
@@ -291,7 +294,7 @@ def send_fields(
     }
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return values
-    return {V2_NAMES.get(name, name): value for name, value in values.items()}
+    return {SHORT_NAMES.get(name, name): value for name, value in values.items()}
 
 
 def heartbeat_body(

@@ -34,7 +34,7 @@ __all__ = [
 
 # Including the length word.
 FRAME_SIZE_MAX = 16 << 20
-# Properties and filter expressions are the largest fields that clients send. Decoded JSON takes up to 20 times its size.
+# Properties and filter expressions are the largest fields that clients send. JSON takes up to 20 times its size.
 HEADER_SIZE_MAX = 1 << 20
 # RocketMQ 5.3.3: determines which features clients expect of this peer.
 VERSION = 479
