@@ -18,7 +18,7 @@ def members(client, group):
 
 
 def test_a_heartbeat_answers_with_a_version_that_clients_take_for_new(client):
-    """Clients keep the version of the answer; from 401 on they expect strict JSON."""
+    """ConnectedClients keep the version of the answer; from 401 on they expect strict JSON."""
     answer = client.heartbeat("one")
     assert answer.code == ResponseCode.SUCCESS
     assert answer.version >= 401
@@ -31,7 +31,7 @@ def test_the_own_id_is_listed_at_once(client):
 
 
 def test_a_group_without_members_is_refused_with_its_name(client):
-    """Clients read code 1 as "no consumers"."""
+    """ConnectedClients read code 1 as "no consumers"."""
     answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "none"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == "no consumer for this group, none"
@@ -95,7 +95,7 @@ def test_two_connections_of_one_client_are_one_member(broker, client):
     with broker.client() as other:
         other.heartbeat("one", orders={"T": "*"})
         assert members(client, "orders") == ["one"]
-    broker.reaches(lambda: len(broker.broker.clients.consumers["orders"].channels) == 1)
+    broker.reaches(lambda: len(broker.broker.connected_clients.consumers["orders"].channels) == 1)
     assert members(client, "orders") == ["one"]
 
 
@@ -104,14 +104,16 @@ def test_silent_clients_are_dropped(broker, client):
     client.heartbeat("one", producers=("pg",), orders={"T": "*"})
 
     def age():
-        for channel in broker.broker.clients.all_channels():
+        for channel in broker.broker.connected_clients.all_channels():
             channel.heartbeat_at -= 121
-        broker.broker.clients.drop_silent()
+        broker.broker.connected_clients.drop_silent()
 
     broker.call(age)
     client.others.clear()
     assert client.is_ended()
-    broker.reaches(lambda: not broker.broker.clients.consumers and not broker.broker.clients.producers)
+    broker.reaches(
+        lambda: not broker.broker.connected_clients.consumers and not broker.broker.connected_clients.producers
+    )
 
 
 def test_the_first_heartbeat_creates_the_retry_topic(client):

@@ -163,9 +163,9 @@ def test_members_that_are_null_are_as_if_missing():
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
         (b"[]", "has no code"),
         (b"{}", "has no code"),
         (b'{"code":"1"}', "has no code"),
@@ -175,10 +175,10 @@ def test_members_that_are_null_are_as_if_missing():
         (b'{"code":1,"opaque":-2147483649}', "more than 32 bits"),
         (b'{"code":1,"flag":4294967296}', "more than 32 bits"),
         (b'{"code":1' + b"0" * 5000 + b"}", ""),
-        (b'{"code":1,"extFields":[]}', "no object"),
-        (b'{"code":1,"extFields":{"a":1e999}}', "no JSON"),
-        (b'{"code":1,"extFields":{"a":' + b"[" * 100_000, "no JSON"),
-        (b'{"code":1,"extFields":' + b'{"a":' * 100_000, "no JSON"),
+        (b'{"code":1,"extFields":[]}', "not an object"),
+        (b'{"code":1,"extFields":{"a":1e999}}', "not JSON"),
+        (b'{"code":1,"extFields":{"a":' + b"[" * 100_000, "not JSON"),
+        (b'{"code":1,"extFields":' + b'{"a":' * 100_000, "not JSON"),
     ],
     ids=lambda value: str(value[:40]) if isinstance(value, bytes) else "",
 )
@@ -220,7 +220,7 @@ def test_a_frame_whose_sizes_contradict_each_other_is_refused(data, text):
         ("00000000 00000006 0000 00000009", "value is longer"),
         ("00000000 00000006 0000 ffffffff", "value is longer"),
         ("00000000 00000002 0000", "ends too early"),
-        ("00000001 ff 00000000", "no UTF-8"),
+        ("00000001 ff 00000000", "not UTF-8"),
     ],
 )
 def test_a_binary_header_that_is_none_is_refused(rest, text):

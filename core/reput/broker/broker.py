@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from reput.broker.broker_topics import BrokerTopics
 from reput.broker.client_manage import ClientManageProcessor
-from reput.broker.clients import Clients, ConsumerGroupChannels
+from reput.broker.connected_clients import ConnectedClients, ConsumerGroupChannels
 from reput.broker.consumer_offsets import ConsumerOffsetProcessor
 from reput.broker.end_transaction import EndTransactionProcessor
 from reput.broker.name_server_registration import NameServerRegistration
@@ -28,7 +28,7 @@ from reput.broker.send_back import SendBackProcessor
 from reput.broker.send_message import SendMessageProcessor
 from reput.embedded.store_engine import StoreEngine
 from reput.namesrv.name_server import NameServer
-from reput.namesrv.route_info_manager import DataVersion, RegisteredTopic, Registration, RouteInfoManager
+from reput.namesrv.route_info_manager import RegisteredTopic, RegisteredVersion, Registration, RouteInfoManager
 from reput.remoting.connection import Connection, Outgoing
 from reput.remoting.remoting_server import Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
@@ -67,7 +67,7 @@ class Broker:
         self.locks = RebalanceLocks(self.loop.time)
         outgoing = Outgoing()
         self.puts = PendingPuts(engine, outgoing)
-        self.clients = Clients(
+        self.clients = ConnectedClients(
             services.consumer_manager,
             self.loop.time,
             self.group_changed,
@@ -130,7 +130,7 @@ class Broker:
         """Accept connections on a socket that is bound."""
         await self.server.listen(listener)
 
-    # Clients.
+    # ConnectedClients.
 
     def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
         """Tell the connections of a group that it has changed."""
@@ -161,7 +161,7 @@ class Broker:
                 settings.broker_id,
                 self.address,
                 topics={name: registered_topic(config) for name, config in list(manager.entries.items())},
-                data_version=DataVersion(version.counter, 0, version.timestamp),
+                data_version=RegisteredVersion(version.counter, 0, version.timestamp),
             )
         )
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from reput.broker.broker_topics import BrokerTopics
-from reput.broker.clients import ClientChannel, Clients, ConsumerGroupChannels
+from reput.broker.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
 from reput.broker.rebalance_locks import LockBatchBody, RebalanceLocks
 from reput.consume.registry.subscription import SQL92, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
@@ -93,7 +93,7 @@ class ClientManageProcessor:
 
     def __init__(
         self,
-        clients: Clients,
+        clients: ConnectedClients,
         groups: SubscriptionGroups,
         topics: BrokerTopics,
         locks: RebalanceLocks,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from reput.broker.clients import Clients
+from reput.broker.connected_clients import ConnectedClients
 from reput.consume.delivery.transaction_messages import TransactionState
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused, StoreError
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class EndTransactionProcessor:
     """`end` runs in threads; all else in the thread of the broker's loop."""
 
-    def __init__(self, engine: StoreEngine, clients: Clients) -> None:
+    def __init__(self, engine: StoreEngine, clients: ConnectedClients) -> None:
         self.engine = engine
         self.clients = clients
         self.loop = asyncio.get_running_loop()

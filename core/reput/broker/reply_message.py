@@ -14,7 +14,7 @@ import time
 
 import msgspec
 
-from reput.broker.clients import ClientChannel, Clients
+from reput.broker.connected_clients import ClientChannel, ConnectedClients
 from reput.broker.pending_puts import Outcome, PendingPuts
 from reput.broker.send_message import SendMessageProcessor
 from reput.broker.sent_message import SendHeader, parse_properties
@@ -35,7 +35,7 @@ PUSH_TIMEOUT_S = 3.0
 class ReplyMessageProcessor:
     """Used in the thread of the broker's loop only."""
 
-    def __init__(self, sends: SendMessageProcessor, puts: PendingPuts, clients: Clients) -> None:
+    def __init__(self, sends: SendMessageProcessor, puts: PendingPuts, clients: ConnectedClients) -> None:
         self.sends = sends
         self.puts = puts
         self.clients = clients

@@ -15,8 +15,8 @@ from reput.errors import RequestRefused
 from reput.namesrv.route_info import ClusterInfo, TopicList
 from reput.namesrv.route_info_manager import (
     BROKER_TIMEOUT_S,
-    DataVersion,
     RegisteredTopic,
+    RegisteredVersion,
     Registration,
     RouteInfoManager,
 )
@@ -38,7 +38,7 @@ encode_json = msgspec.json.Encoder().encode
 class TopicConfigWrapper(msgspec.Struct, rename="camel"):
     """The topics of a broker, and their version."""
 
-    data_version: DataVersion = DataVersion()
+    data_version: RegisteredVersion = RegisteredVersion()
     topic_config_table: dict[str, RegisteredTopic] = {}
 
 
@@ -49,7 +49,7 @@ class RegisterBrokerBody(msgspec.Struct, rename="camel"):
 
 
 decode_registration = msgspec.json.Decoder(RegisterBrokerBody).decode
-decode_data_version = msgspec.json.Decoder(DataVersion).decode
+decode_data_version = msgspec.json.Decoder(RegisteredVersion).decode
 
 
 class NameServer:
@@ -180,7 +180,7 @@ class NameServer:
             text(fields, "brokerAddr"),
             fields.get("haServerAddr", ""),
             topics,
-            DataVersion() if wrapper is None else wrapper.data_version,
+            RegisteredVersion() if wrapper is None else wrapper.data_version,
             truth(fields, "enableActingMaster"),
             timeout_ms / 1000 if timeout_ms > 0 else BROKER_TIMEOUT_S,
             connection,

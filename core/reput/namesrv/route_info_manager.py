@@ -20,7 +20,7 @@ from reput.namesrv.route_info import BrokerData, ClusterInfo, QueueData, TopicRo
 from reput.remoting.connection import Connection
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["BROKER_TIMEOUT_S", "DataVersion", "RegisteredTopic", "Registration", "RouteInfoManager"]
+__all__ = ["BROKER_TIMEOUT_S", "RegisteredTopic", "RegisteredVersion", "Registration", "RouteInfoManager"]
 
 BROKER_TIMEOUT_S = 120.0
 MASTER_ID = 0
@@ -29,7 +29,7 @@ PERM_WRITE = 2
 logger = logging.getLogger(__name__)
 
 
-class DataVersion(msgspec.Struct, rename="camel", frozen=True):
+class RegisteredVersion(msgspec.Struct, rename="camel", frozen=True):
     """The version of a broker's topics; it changes with each of their changes."""
 
     counter: int = 0
@@ -62,7 +62,7 @@ class Registration(msgspec.Struct, frozen=True):
     address: str
     ha_address: str = ""
     topics: dict[str, RegisteredTopic] | None = None
-    data_version: DataVersion = DataVersion()
+    data_version: RegisteredVersion = RegisteredVersion()
     enable_acting_master: bool = False
     timeout: float = BROKER_TIMEOUT_S
     connection: Connection | None = None
@@ -213,7 +213,7 @@ class RouteInfoManager:
         if broker is not None:
             broker.registered_at = self.monotonic()
 
-    def has_changed(self, address: str, data_version: DataVersion) -> bool:
+    def has_changed(self, address: str, data_version: RegisteredVersion) -> bool:
         """Return whether a broker has to register its topics again; if not, it is kept for another while."""
         broker = self.live.get(address)
         if broker is None or broker.registration.data_version != data_version:

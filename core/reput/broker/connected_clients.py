@@ -1,4 +1,4 @@
-"""Clients: the connections that heartbeats have named, by client, and in which groups they produce and consume.
+"""ConnectedClients: the connections that heartbeats have named, by client, and in which groups they produce and consume.
 
 A client may have several connections, and a connection several groups. A connection that ends takes its client out of
 its groups, exactly as UNREGISTER_CLIENT does: the Go client never sends that.
@@ -14,7 +14,7 @@ from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, Co
 from reput.consume.registry.subscription import Subscription
 from reput.remoting.connection import Connection
 
-__all__ = ["ClientChannel", "Clients", "ConsumerGroupChannels"]
+__all__ = ["ClientChannel", "ConnectedClients", "ConsumerGroupChannels"]
 
 # A client whose last heartbeat is older is gone.
 HEARTBEAT_MAX_S = 120.0
@@ -59,7 +59,7 @@ class ConsumerGroupChannels:
         return next((channel for channel in self.channels.values() if channel.client_id == client_id), None)
 
 
-class Clients:
+class ConnectedClients:
     """Used in the thread of the broker's loop only.
 
     Args:
