@@ -1,4 +1,4 @@
-"""ConnectedClients: the connections that heartbeats have named, by client, and in which groups they produce and consume.
+"""ConnectedClients: the connections that heartbeats have named, by client, and the groups that they are in.
 
 A client may have several connections, and a connection several groups. A connection that ends takes its client out of
 its groups, exactly as UNREGISTER_CLIENT does: the Go client never sends that.

@@ -1,6 +1,6 @@
 """The bodies that name servers, brokers and clients exchange about routes. Fields are in the order of their names.
 
-Source: RocketMQ remoting, TopicRouteData, QueueData, BrokerData, ClusterInfo, TopicList, RegisteredVersion, TopicConfig.
+Source: RocketMQ remoting, TopicRouteData, QueueData, BrokerData, ClusterInfo and TopicList.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_two_connections_of_one_client_are_one_member(broker, client):
     with broker.client() as other:
         other.heartbeat("one", orders={"T": "*"})
         assert members(client, "orders") == ["one"]
-    broker.reaches(lambda: len(broker.broker.connected_clients.consumers["orders"].channels) == 1)
+    broker.reaches(lambda: len(broker.broker.clients.consumers["orders"].channels) == 1)
     assert members(client, "orders") == ["one"]
 
 
@@ -104,16 +104,14 @@ def test_silent_clients_are_dropped(broker, client):
     client.heartbeat("one", producers=("pg",), orders={"T": "*"})
 
     def age():
-        for channel in broker.broker.connected_clients.all_channels():
+        for channel in broker.broker.clients.all_channels():
             channel.heartbeat_at -= 121
-        broker.broker.connected_clients.drop_silent()
+        broker.broker.clients.drop_silent()
 
     broker.call(age)
     client.others.clear()
     assert client.is_ended()
-    broker.reaches(
-        lambda: not broker.broker.connected_clients.consumers and not broker.broker.connected_clients.producers
-    )
+    broker.reaches(lambda: not broker.broker.clients.consumers and not broker.broker.clients.producers)
 
 
 def test_the_first_heartbeat_creates_the_retry_topic(client):
