@@ -372,7 +372,7 @@ def test_a_consumer_that_cannot_leave_keeps_nothing_else_from_closing(tmp_path, 
             raise DamagedStore("the queue is damaged: topic=orders")
 
         monkeypatch.setattr(store._engine.services.consumer_groups[stuck.group], "leave", refuse)
-    assert "cannot be left cleanly: group=billing error=the queue is damaged: topic=orders" in caplog.text
+    assert "could not leave its group cleanly: group=billing error=the queue is damaged: topic=orders" in caplog.text
     assert other.closed
     assert not (tmp_path / "store" / "abort").exists()
 

@@ -1,11 +1,11 @@
 """A program that kills reput in its system calls: ``killed_program.py DEED DIRECTORY KILLS_MAX``.
 
 It does a deed with a real store, with real threads and files, in a forked child that it kills in the n-th call, for
-every n; or, where there are more calls than KILLS_MAX, for as many of them, evenly spread. After each kill it opens the
-store again and holds it to its promises. On stdout: how many kills that were, and of how many calls.
+every n; or, if there are more calls than KILLS_MAX, for that many of them, evenly spread. After each kill it opens the
+store again and checks its promises. It prints the number of kills and the number of calls.
 
-This is a process of its own because it forks, and so must have one thread alone. The dispatchers run on a thread of the
-child, so that views are killed in their calls, too.
+This is a separate process because it forks, and therefore must have only one thread. The dispatchers run on a thread of
+the child, so that views are killed in their calls, too.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SIZES = {
     "max_index_num": 12,
 }
 TIMEOUT = 60.0
-# Messages of one call, of which a part may be stored when it is killed.
+# Messages of one call, a part of which may be stored when it is killed.
 BATCH_SIZE = 3
 REFUSED = 77
 
 
 def message(number: int, topic: str | None = None) -> reput.Message:
-    """Return the *number*th message that is ever put."""
+    """Return message number *number*."""
     return reput.Message(
         topic or ("orders", "payments")[number % 2],
         f"{number} ".encode().ljust(50 + number * 37 % 400, b"b"),
@@ -62,7 +62,7 @@ def opened(directory: Path, mode: Mode = "inline", **settings: object) -> reput.
 
 
 def put(store: reput.Store, marks: Marks, count: int) -> None:
-    """Put messages one by one and in batches, and mark them once the store has said that it has them."""
+    """Put messages one by one and in batches, and mark them once the store has acknowledged them."""
     number = marks.acknowledged
     while count:
         size = min(count, BATCH_SIZE if number % 2 else 1)
@@ -78,11 +78,11 @@ def await_views(store: reput.Store) -> None:
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """What a process is killed in.
+    """The work during which a process is killed.
 
     Attributes:
-        prepare: makes the store that it begins with, and marks what that holds.
-        do: the deed; says when its calls begin to count.
+        prepare: creates the initial store, and marks its messages.
+        do: the work; it marks when its calls begin to count.
     """
 
     prepare: Callable[[Path, Marks], None]
@@ -90,7 +90,7 @@ class Deed(msgspec.Struct, frozen=True):
 
 
 def nothing(directory: Path, marks: Marks) -> None:
-    """There is no store yet."""
+    """Begin without a store."""
 
 
 def closed_store(directory: Path, marks: Marks) -> None:
@@ -100,7 +100,7 @@ def closed_store(directory: Path, marks: Marks) -> None:
 
 
 def killed_store(directory: Path, marks: Marks) -> None:
-    """A store whose writer was killed between two records, in the bytes of the next one."""
+    """Create a store whose writer was killed in the bytes of the last record."""
     closed_store(directory, marks)
 
     def begin(marks: Marks) -> None:
@@ -137,7 +137,7 @@ def open_it(directory: Path, marks: Marks) -> None:
 def rebuild(directory: Path, marks: Marks) -> None:
     store = opened(directory, "processes")
     marks.counting = True
-    # If what is killed takes part in the rebuild, the rebuild says so; the old views hold then.
+    # If a process that takes part in the rebuild is killed, the rebuild fails and the old views stay.
     with contextlib.suppress(DispatcherError):
         store.rebuild(*VIEWS)
     await_views(store)
@@ -182,7 +182,7 @@ DEEDS = {
 
 
 def verify(directory: Path, acknowledged: int, deed: str) -> None:
-    """Open the store again, put some more, close it, and compare all with what was put."""
+    """Open the store again, put more messages, close it, and compare everything with what was put."""
     with opened(directory) as store:
         numbers = [int(record.body.split()[0]) for record in store.records()]
         begin = numbers[0] if numbers else 0
@@ -237,7 +237,7 @@ def read_queue(store: reput.Store, topic: str, queue_id: int) -> Iterator[reput.
 
 
 def run(name: str, root: Path, kills_max: int) -> tuple[int, int]:
-    """Kill a deed in its calls; return how often that was, and of how many calls."""
+    """Kill a deed in its calls; return the number of kills and the number of calls."""
     deed = DEEDS[name]
     marks = Marks()
     template = root / "template"
@@ -258,7 +258,7 @@ def run(name: str, root: Path, kills_max: int) -> tuple[int, int]:
         return ending
 
     calls = kill(0).calls
-    # Threads meet in another order each time, so that a run may come to fewer calls.
+    # Threads interleave differently each time, so a run may make fewer calls.
     step = max(1.0, calls / kills_max)
     return sum(kill(1 + int(at * step)).killed for at in range(min(kills_max, calls))), calls
 

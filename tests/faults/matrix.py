@@ -1,6 +1,6 @@
 """The fault matrix of a store on a simulated machine, and of its bytes.
 
-`settle` of `ScriptedStore` is what every row of a simulated machine ends with.
+Every row of a simulated machine ends with `ScriptedStore.settle`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__: list[str] = []
 
 
 def opened(store: ScriptedStore) -> None:
-    """A store with some records, of which all but the last are forced."""
+    """A store with some records, all but the last of which are forced."""
     store.open()
     store.put_many(8)
     store.flush()
@@ -148,7 +148,7 @@ def cut_making(root: Path) -> int:
 
 
 def crashed(store: ScriptedStore) -> None:
-    """A store whose writer was killed, with a torn record behind its end."""
+    """A store whose writer was killed, with a torn record after its end."""
     opened(store)
     store.work_all(4)
     store.help_log()
@@ -158,7 +158,7 @@ def crashed(store: ScriptedStore) -> None:
 
 
 def powerless(store: ScriptedStore) -> None:
-    """A store whose machine lost its power."""
+    """A store whose machine lost power."""
     opened(store)
     store.work_all(4)
     store.put_many(20)
@@ -333,7 +333,7 @@ def fill_log(root: Path) -> int:
 
 
 def fill_view(root: Path, name: str) -> int:
-    """Fill the disk before the *number*th piece of a dispatcher's work."""
+    """Fill the disk before work item *number* of a dispatcher."""
     waited = 0
     for number in range(8):
         store = ScriptedStore(root / str(number), seed=number)
@@ -376,7 +376,7 @@ def fill_index(root: Path) -> int:
 
 @contextmanager
 def unreadable(name: str) -> Iterator[None]:
-    """Have the disk fail to read the files of this name."""
+    """Make reads of the files with this name fail."""
     pread = os.pread
 
     def failing(descriptor: int, size: int, at: int) -> bytes:
@@ -432,7 +432,7 @@ def limit_segment(root: Path, error: type[StoreError], limit: Callable[[], Abstr
     writer = MessageStore(root / "store", small_settings(), clock=ManualClock(), threads=HeldThreads())
     refusal = ""
     with limit():
-        # Two fit into the segment that is there and, where it was made ahead, two into the next one.
+        # Two fit into the current segment and, if it was created in advance, two into the next one.
         for _ in range(5):
             end = writer.appended
             try:
@@ -490,7 +490,7 @@ def run_ahead(root: Path) -> int:
                     store.clock.ms += hours * HOUR_MS
                     store.put_many(4 if moment == "puts" else 0)
                     assert "have parted" in (store.store.notice or "")
-                # By the wall clock, as a person sees it, they are old.
+                # By the wall clock they are old.
                 asked = store.store.retention.plan(asked=True)
                 assert [fate.goes for fate in asked[:1]] == [hours > store.settings.file_reserved_time]
                 for _ in range(6):
@@ -565,7 +565,7 @@ UNCOVERED = {
 
 
 def flip_fields(root: Path, fields: set[str], **settings: object) -> int:
-    """Flip a bit of each of *fields* in a record of a log that was closed; each time the check must name the record."""
+    """Flip a bit of each of *fields* in a record of a closed log; the check must name the record each time."""
     store = root / "store"
     writer = open_store(store, files=UnforcedFiles(), **settings)
     puts = [writer.put(Message("orders", b"12345678", tags="tag")) for _ in range(5)]

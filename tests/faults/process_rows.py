@@ -42,7 +42,7 @@ Act = Callable[[ProcessScene], int]
 
 
 def process_row(fault: str, place: str, afterwards: str) -> Callable[[Act], Act]:
-    """Enter a function into the matrix that is given a scene of its own."""
+    """Add a function to the matrix that gets its own scene."""
 
     def enter(act: Act) -> Act:
         def run(root: Path) -> int:
@@ -56,7 +56,7 @@ def process_row(fault: str, place: str, afterwards: str) -> Callable[[Act], Act]
     return enter
 
 
-# What a plugin does to its process, and what is to be read in its error.
+# The effect of a plugin on its process, and the expected text of its error.
 CRASHES = {
     "exit": "exit_status=9",
     "fault": "signal=SIGSEGV",
@@ -71,7 +71,7 @@ FORBIDDEN_WRITES = {"write_into_ring": "signal=SIGSEGV", "write_into_cells": "si
 
 
 def misbehave(scene: ProcessScene, misdeeds: dict[str, str]) -> int:
-    """Have a plugin for each misdeed do it again and again; then mend them."""
+    """Make a plugin do each misdeed repeatedly; then repair it."""
     stolen, healed = scene.root / "stolen", scene.root / "healed"
     options: dict[str, object] = {"dispatcher_restart_count_max": 100, "dispatcher_backoff_max": 200}
     for how in misdeeds:
@@ -125,7 +125,7 @@ def stand_still(scene: ProcessScene) -> int:
             end = put(store, 100)
         await_all(store, end)
         for name in names:
-            # A dispatcher that is just starting has no lag yet.
+            # A starting dispatcher has no lag yet.
             wait_until(lambda name=name: row_of(store, name).lag_bytes and row_of(store, name).lag_seconds, store)
         healed.touch()
         strike(row_of(store, "stop").pid, signal.SIGCONT)
@@ -166,7 +166,7 @@ def stand_still_at_close(scene: ProcessScene) -> int:
 def strike_dispatcher(store: reput.Store, view: str, number: int) -> int:
     """Send a signal to a view's dispatcher and return its process id.
 
-    On a machine that stands still for a moment it may just have been ended, and started again, for its time limit.
+    After a pause of the machine it may just have been ended and restarted for its time limit.
     """
     struck = []
 
@@ -194,7 +194,7 @@ def strike_views(scene: ProcessScene, *signals: signal.Signals, **limits: int) -
                 end = put(store)
                 assert len(store.get("orders", 0, 0, 7)) == 7
                 assert len(store.query("orders", "key-1")) >= 1
-                # One that is stopped gives no sign of life, and is killed for it.
+                # A stopped one sends no heartbeat, and is killed for it.
                 await_all(store, end)
                 wait_until(lambda view=view, victim=victim: row_of(store, view).pid not in (None, victim), store)
     scene.settle()
@@ -208,7 +208,7 @@ def kill_dispatcher_process(scene: ProcessScene) -> int:
 
 @process_row("Dispatcher stopped", "consume queue, index", "it is found out, killed, and begins again")
 def stop_dispatcher_process(scene: ProcessScene) -> int:
-    # One may be stopped in any phase.
+    # It may be stopped in any phase.
     limits = {f"dispatcher_{phase}_time_max": 10_000 for phase in ("start", "flush", "expire")}
     return strike_views(scene, signal.SIGSTOP, dispatcher_dispatch_time_max=1000, **limits)
 
@@ -316,7 +316,7 @@ def lap_readers(scene: ProcessScene) -> int:
             await_all(store, end, "probe")
             count += (row_of(store, "probe").lapped_count or 0) > before
     scene.settle("probe")
-    # Whoever lets all stopped processes of a machine go on may spoil a round.
+    # A tool that continues all stopped processes of the machine may spoil a round.
     assert count > 0
     return 3
 
@@ -375,7 +375,7 @@ def reuse_process_id(scene: ProcessScene) -> int:
 
 
 def start_owner(scene: ProcessScene) -> tuple[subprocess.Popen[str], list[int]]:
-    """Start a program that puts all the time, and return it with all processes of its group."""
+    """Start a program that puts continuously, and return it with all processes of its group."""
     program = [sys.executable, str(OWNER), str(scene.path), str(scene.plugins.folder), *VIEWS]
     owner = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
@@ -384,7 +384,7 @@ def start_owner(scene: ProcessScene) -> tuple[subprocess.Popen[str], list[int]]:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
+    """Tell whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -399,14 +399,14 @@ def kill_whole_group(scene: ProcessScene) -> int:
         try:
             acknowledged = [json.loads(owner.stdout.readline())["acknowledged"] for _ in range(20)][-1]
             for pid in pids if whole else pids[:1]:
-                # The others may already have ended for want of the owner.
+                # The others may already have ended because the owner is gone.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         finally:
             owner.kill()
             owner.wait()
             owner.stdout.close()
-        # Opened at once: what is left of the group ends by itself meanwhile.
+        # Opened at once: the rest of the group ends by itself meanwhile.
         with reput.open(scene.path) as store:
             assert isinstance(store, reput.Store)
             assert store.appended >= acknowledged

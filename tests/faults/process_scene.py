@@ -1,4 +1,4 @@
-"""ProcessScene: a store with a process group, and strangers' plugins in it, for the faults of processes."""
+"""ProcessScene: a store with a process group and third-party plugins, for the faults of processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 TIMEOUT = 60.0
 VIEWS = ("consume_queue", "index")
-# Files that can be copied in no time.
+# Sizes of files that are quick to copy.
 SIZES = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 10_000}
 
 
@@ -55,18 +55,18 @@ class ProcessScene:
         return store
 
     def saved(self, name: str) -> list[int]:
-        """Return the offsets that a test's dispatcher holds on disk."""
+        """Return the offsets that a test's dispatcher has on disk."""
         folder = self.path / "reput" / "views" / name
         (file,) = [folder / found for found in ("probe.json", "saved.json") if (folder / found).exists()]
         offsets: list[int] = json.loads(file.read_bytes())["offsets"]
         return offsets
 
     def settle(self, *names: str, gap: tuple[int, int] = (0, 0)) -> None:
-        """Of the closed store: every view is what the log says, and nothing is left over.
+        """For the closed store: every view agrees with the log, and nothing is left over.
 
         Args:
-            names: of the tests' dispatchers, each of which holds the offsets of all records.
-            gap: range that retention took before those had it.
+            names: the tests' dispatchers, each of which has the offsets of all records.
+            gap: range that retention removed before they had it.
         """
         report = check_store(self.path, Settings(**SIZES))
         assert report.ok, report
@@ -82,7 +82,7 @@ class ProcessScene:
 
 @contextmanager
 def process_scene(root: Path) -> Iterator[ProcessScene]:
-    """Have a scene whose descriptions of plugins lie below *root*."""
+    """Create a scene whose descriptions of plugins are cached below *root*."""
     root.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
@@ -92,7 +92,7 @@ def process_scene(root: Path) -> Iterator[ProcessScene]:
 
 
 def put(store: reput.Store, count: int = 20) -> int:
-    """Put a few messages and return where the log ends."""
+    """Put a few messages and return the log's end."""
     messages = [
         reput.Message("orders", b"body", keys=[f"key-{number}"], queue_id=number % 3) for number in range(count)
     ]
@@ -105,7 +105,7 @@ def row_of(store: reput.Store, name: str) -> DispatcherRow:
 
 
 def wait_until(holds: Callable[[], object], store: reput.Store) -> None:
-    """Look every few milliseconds whether a condition holds."""
+    """Check a condition every few milliseconds until it holds."""
     pause = threading.Event()
     deadline = time.monotonic() + TIMEOUT
     while not holds():
@@ -114,12 +114,12 @@ def wait_until(holds: Callable[[], object], store: reput.Store) -> None:
 
 
 def await_all(store: reput.Store, end: int, *names: str) -> None:
-    """Wait until these dispatchers and the built-in ones are up to *end*."""
+    """Wait until these dispatchers and the built-in ones have reached *end*."""
     for name in (*VIEWS, *names):
         store.wait_for(name, end, TIMEOUT)
 
 
 def strike(pid: int | None, number: int) -> None:
-    """Send a signal to a process that must be there."""
+    """Send a signal to a process that must exist."""
     assert pid is not None
     os.kill(pid, number)

@@ -1,6 +1,6 @@
-"""ROWS: the fault matrix, one row per fault and place, in the order in which the page shows them.
+"""ROWS: the fault matrix, one row per fault and place, in the order of the page.
 
-A row does its fault, holds the store to its promises, and says how often it did it.
+A row injects its fault, checks the store's promises, and returns how often it did so.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Row(msgspec.Struct, frozen=True):
     """One row.
 
     Attributes:
-        fault, place: what happens, and where.
-        afterwards: what holds then, besides what always does.
-        run: does it below a directory, and returns how often it was done.
-        marks: of its test.
+        fault, place: the fault and its place.
+        afterwards: the result, in addition to the general promises.
+        run: does it below a directory, and returns how often.
+        marks: pytest marks of its test.
     """
 
     fault: str
@@ -37,7 +37,7 @@ ROWS: list[Row] = []
 def row(
     fault: str, place: str, afterwards: str, *marks: pytest.MarkDecorator
 ) -> Callable[[Callable[[Path], int]], Callable[[Path], int]]:
-    """Enter a function into the matrix."""
+    """Add a function to the matrix."""
 
     def enter(run: Callable[[Path], int]) -> Callable[[Path], int]:
         ROWS.append(Row(fault, place, afterwards, run, marks))

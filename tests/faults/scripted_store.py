@@ -1,7 +1,7 @@
-"""ScriptedStore: the simulated machine of `simulation`, doing one thing after the other, with one fault at one place.
+"""ScriptedStore: the simulated machine of `simulation`, executing a fixed script, with one fault at one place.
 
-Everything that a simulation holds a store to is held here, too: after each opening the log is what was put, nothing
-that was acknowledged is missing, and at rest the views are what the log says.
+All promises of a simulation are checked here, too: after each opening the log is what was put, no acknowledged message
+is missing, and at rest the views agree with the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ScriptedStore(Simulation):
 
     recovery_kill_share = 0.0
     ext_share = 0.0
-    # The seed's choice, if it is none.
+    # None: chosen by the seed.
     flush_disk_type: str | None = None
     transient_store_pool_enable = False
 
@@ -56,7 +56,7 @@ class ScriptedStore(Simulation):
             self.clock.advance(1.0)
 
     def kill_and_open(self) -> None:
-        """The writer's process ends, with its dispatchers; another one begins, and has all that was in the files."""
+        """End the writer's process with its dispatchers, and start another one, which finds everything in the files."""
         self.abandon()
         committed = self.store.committed
         before = sum(record.end <= committed for record in self.expected.records)
@@ -71,7 +71,7 @@ class ScriptedStore(Simulation):
         self.open()
 
     def settle(self) -> None:
-        """Put some more, let all come to rest, compare all with what was put, close, and look for what is left over."""
+        """Put more, let everything come to rest, compare it with what was put, close, and look for leftovers."""
         self.put_many(3)
         self.verify()
         self.close()
@@ -81,7 +81,7 @@ class ScriptedStore(Simulation):
         StoreLock(self.directory).close()
 
     def killed_in(self, act: Step, calls: int) -> bool:
-        """Do *act*, whose writer is killed behind so many file calls; return whether it came to that."""
+        """Do *act*, whose writer is killed after *calls* file calls; return whether it was killed."""
         self.writer_files.calls_left = calls
         try:
             act(self)
@@ -92,25 +92,25 @@ class ScriptedStore(Simulation):
 
 
 class AsyncStore(ScriptedStore):
-    """A store in whose files everything is as soon as it was put."""
+    """A store whose files have every message as soon as it was put."""
 
     flush_disk_type = "ASYNC_FLUSH"
 
 
 class SyncStore(ScriptedStore):
-    """A store in whose files things are once they were forced."""
+    """A store whose files have messages once they were forced."""
 
     flush_disk_type = "SYNC_FLUSH"
 
 
 class PooledStore(ScriptedStore):
-    """A store with a transient pool, in whose files things are once they were committed."""
+    """A store with a transient pool, whose files have messages once they were committed."""
 
     flush_disk_type = "ASYNC_FLUSH"
     transient_store_pool_enable = True
 
     def flush(self) -> None:
-        """The committer's thread comes to run, then the flusher's."""
+        """Run the committer's thread, then the flusher's."""
         assert self.store.durability.commit_service is not None
         self.store.durability.commit_service.do_round()
         super().flush()
@@ -123,12 +123,12 @@ def at_every_call(
     after: Step,
     kind: type[ScriptedStore] = ScriptedStore,
 ) -> int:
-    """Do *prepare*, then what *killed* does with a process that lives for so many calls, then *after*, and settle.
+    """Do *prepare*, then *killed* with a process that lives for a number of calls, then *after*, and settle.
 
-    With no call, with one, and so on, until *killed* says that it lived on.
+    With no call, with one, and so on, until *killed* reports that it survived.
 
     Returns:
-        In how many calls it was killed.
+        The number of calls in which it was killed.
     """
     for calls in range(CALLS_MAX):
         store = kind(root / str(calls), seed=calls)

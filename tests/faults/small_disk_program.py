@@ -1,7 +1,7 @@
 """A program that fills a real, small disk under a store: ``small_disk_program.py ACT DIRECTORY``.
 
-It runs in a mount namespace of its own, where it mounts a file system of a few MiB on DIRECTORY; nobody else sees that,
-and it ends with the program.
+It runs in its own mount namespace, in which it mounts a file system of a few MiB on DIRECTORY; other processes do not
+see it, and it ends with the program.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZES = {
 
 
 class SmallDisk:
-    """The disk, with a store on it and a filler that takes what room is left."""
+    """The disk, with a store on it and a filler that takes the remaining space."""
 
     def __init__(self, directory: Path) -> None:
         self.store_directory = directory / "store"
@@ -43,7 +43,7 @@ class SmallDisk:
         self.acknowledged = 0
 
     def fill(self) -> None:
-        """Take all room that is left."""
+        """Take all remaining space."""
         with self.filler.open("ab") as file:
             try:
                 while True:
@@ -66,7 +66,7 @@ class SmallDisk:
             self.acknowledged += 1
 
     def verify(self) -> None:
-        """Everything that was acknowledged is there, once, and the views are what the log says."""
+        """Every acknowledged message exists once, and the views agree with the log."""
         with self.open() as store:
             self.put(store, 3)
             for view in VIEWS:
@@ -81,7 +81,7 @@ class SmallDisk:
 
 
 def fill_log(disk: SmallDisk) -> None:
-    """No room is left for the next bytes of the log, or for its next segment."""
+    """No space is left for the next bytes of the log, or for its next segment."""
     with disk.open() as store:
         disk.put(store, 100)
         disk.fill()
@@ -98,13 +98,13 @@ def fill_log(disk: SmallDisk) -> None:
 
 
 def fill_views(disk: SmallDisk) -> None:
-    """The log has its room reserved, the views have none: they wait, say so, and go on with room."""
+    """The log has reserved its space, the views have none: they wait, report it, and continue once there is space."""
     with disk.open() as store:
         disk.put(store, 3)
         for view in VIEWS:
             store.wait_for(view, store.appended, TIMEOUT)
         disk.fill()
-        # Each topic has a queue of its own, which needs a file.
+        # Each topic has its own queue, which needs a file.
         for number in range(20):
             disk.put(store, 1, f"topic-{number}")
         wait_until(lambda: any("No space left" in (row.error or "") for row in store.status().dispatchers), store)
@@ -115,7 +115,7 @@ def fill_views(disk: SmallDisk) -> None:
 
 
 def fill_before_close(disk: SmallDisk) -> None:
-    """A close that finds no room says so, and loses nothing."""
+    """A close without space raises an error, and loses nothing."""
     store = disk.open()
     disk.put(store, 10)
     disk.fill()
@@ -126,7 +126,7 @@ def fill_before_close(disk: SmallDisk) -> None:
 
 
 def fill_before_open(disk: SmallDisk) -> None:
-    """An opening that finds no room says so, and loses nothing."""
+    """An opening without space raises an error, and loses nothing."""
     with disk.open() as store:
         disk.put(store, 10)
     disk.fill()
@@ -140,10 +140,10 @@ ACTS = {act.__name__: act for act in (fill_log, fill_views, fill_before_close, f
 
 
 def mount(directory: Path) -> None:
-    """Have an empty file system in memory at *directory*.
+    """Mount an empty file system in memory on *directory*.
 
     Raises:
-        OSError: this process may not mount anything.
+        OSError: this process may not mount file systems.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"small", os.fsencode(directory), b"tmpfs", 0, f"size={DISK_SIZE}".encode()):

@@ -1,4 +1,4 @@
-"""The fault matrix of real disks that are full: small ones in memory, mounted where nobody else sees them."""
+"""The fault matrix of real disks that are full: small ones in memory, in private mount namespaces."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TESTS = Path(__file__).parents[1]
 
 
 def filled(act: str) -> Callable[[Path], int]:
-    """Return a row that runs *act* on a disk of its own."""
+    """Return a row that runs *act* on its own disk."""
 
     def run(root: Path) -> int:
         unshare = shutil.which("unshare")
         if unshare is None:
             pytest.skip("no disk can be mounted: there is no unshare (util-linux)")
-        # Whoever is not root may mount in a user namespace, where the system allows those.
+        # Without root, mounting needs a user namespace, if the system allows them.
         spaces = ["-m"] if os.geteuid() == 0 else ["-rm"]
         program = [unshare, *spaces, sys.executable, "-W", "error", "-m", "faults.small_disk_program", act, str(root)]
         ended = subprocess.run(program, cwd=TESTS, capture_output=True, text=True, timeout=TIMEOUT)

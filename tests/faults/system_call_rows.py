@@ -1,7 +1,7 @@
 """The fault matrix of real processes that are killed in their system calls; `killed_program` does it.
 
-``REPUT_FAULT_CALLS=all`` kills at every call of every row, which takes minutes; else a row takes 16, evenly spread, or
-12 where whole process groups are started.
+``REPUT_FAULT_CALLS=all`` kills at every call of every row, which takes minutes; otherwise a row takes 16, evenly
+spread, or 12 if whole process groups are started.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def killed(deed: str, kills_max: int) -> Callable[[Path], int]:
         if ended.returncode == REFUSED:
             pytest.skip(f"processes cannot be killed in their system calls: {ended.stderr.splitlines()[-1]}")
         assert ended.returncode == 0, ended.stderr
-        # What lives on takes the death of another one in its stride.
+        # Surviving processes must tolerate the death of another one.
         assert "Traceback" not in ended.stderr, ended.stderr
         kills, calls = map(int, ended.stdout.split())
         print(f"deed={deed} kills={kills} calls={calls}")

@@ -1,11 +1,10 @@
 """Killing a real process in the n-th of its system calls that change files.
 
-A child is forked, traced (ptrace), and given a filter (seccomp) that stops it only at those calls; so a run costs a
-fork and one stop per call. It is killed *before* the n-th call is carried out, as SIGKILL would have it arrive, with
-all of its threads.
+A child is forked, traced (ptrace), and given a filter (seccomp) that stops it only at those calls, so a run costs a
+fork and one stop per call. It is killed *before* the n-th call is executed, as by SIGKILL, with all of its threads.
 
-The child says through shared memory when the calls begin to count, and what it was told to be safe: shared memory is
-there when it is gone, and writing to it is no system call.
+The child reports through shared memory when the calls begin to count, and which messages were acknowledged: shared
+memory outlives it, and writing to it is not a system call.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import NamedTuple
 
 __all__ = ["CALLS", "Ending", "Marks", "TracingRefused", "kill_at"]
 
-# Numbers of x86-64, which is all that reput runs on with processes.
+# Numbers of x86-64, the only platform of reput's processes.
 CALLS = {
     "write": 1,
     "pwrite64": 18,
@@ -55,7 +54,7 @@ CALLS = {
     "pwritev2": 328,
 }
 OPENAT = 257
-# An open counts if it may make or shorten a file: O_CREAT, O_TRUNC, __O_TMPFILE.
+# An open counts if it may create or shorten a file: O_CREAT, O_TRUNC, __O_TMPFILE.
 OPEN_FLAGS = 0o100 | 0o1000 | 0o20000000
 FLAGS_AT = 32
 ARCHITECTURE_AT = 4
@@ -76,14 +75,14 @@ libc.ptrace.restype = ctypes.c_long
 
 
 class TracingRefused(Exception):
-    """This machine lets nobody trace a child, as some containers do."""
+    """This machine does not allow tracing a child, for example in a container."""
 
 
 class Marks:
-    """What a child leaves behind.
+    """The information that a child leaves.
 
     Attributes:
-        acknowledged: messages that it was told to be safe.
+        acknowledged: number of acknowledged messages.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class Marks:
 
 
 class Ending(NamedTuple):
-    """How a child ended: in how many calls, and whether it was killed in the last of them."""
+    """How a child ended: its number of calls, and whether it was killed in the last of them."""
 
     calls: int
     killed: bool
@@ -121,7 +120,7 @@ class FilterProgram(ctypes.Structure):
 
 
 def filter_code() -> bytes:
-    """Return the program that the kernel asks at every call of the child."""
+    """Return the program that the kernel runs at every call of the child."""
     step = struct.Struct("=HBBI").pack
     code = [step(LOAD, 0, 0, ARCHITECTURE_AT), step(EQUAL, 1, 0, AUDIT_ARCH_X86_64), step(RETURN, 0, 0, ALLOW)]
     code.append(step(LOAD, 0, 0, 0))
@@ -140,14 +139,14 @@ def ptrace(request: int, pid: int, data: int = 0) -> None:
 
 
 def kill_at(number: int, act: Callable[[Marks], object], marks: Marks) -> Ending:
-    """Do *act* in a child; kill the process that makes the *number*th call that counts, from 1 on; 0 lets all live.
+    """Do *act* in a child; kill the process that makes counted call number *number*, from 1 on; 0 kills none.
 
-    That is the child or a process that it started, directly or not. Returns when all of them have ended, and leaves
-    none alive. The caller has one thread alone and no other child.
+    That is the child or a direct or indirect child of it. Returns when all of them have ended, and leaves none alive.
+    The caller must have only one thread and no other child.
 
     Raises:
-        TracingRefused: the system lets nobody trace.
-        AssertionError: the child failed by itself; what it said is on stderr.
+        TracingRefused: the system does not allow tracing.
+        AssertionError: the child itself failed; its output is on stderr.
     """
     child = os.fork()
     if child == 0:
@@ -173,21 +172,21 @@ def kill_at(number: int, act: Callable[[Marks], object], marks: Marks) -> Ending
                 victim = process_of(pid)
                 os.kill(victim, signal.SIGKILL)
                 continue
-        # Processes and threads begin with a SIGSTOP, and a program with a SIGTRAP, which nobody sent.
+        # Processes and threads begin with a SIGSTOP, and programs with a SIGTRAP, which must not be passed on.
         passed_on = 0 if event or signal_number in (signal.SIGSTOP, signal.SIGTRAP) else signal_number
-        # One that is gone dies with the others of its process.
+        # A thread that has ended dies with its process.
         with contextlib.suppress(ProcessLookupError):
             ptrace(PTRACE_CONT, pid, passed_on)
 
 
 def process_of(thread: int) -> int:
-    """Return the process that a thread belongs to."""
+    """Return the process of a thread."""
     with open(f"/proc/{thread}/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Tgid:"))
 
 
 def run_child(act: Callable[[Marks], object], marks: Marks) -> None:
-    """Do *act* under the filter and end; its threads have the filter from the beginning."""
+    """Do *act* under the filter and end; its threads have the filter from their beginning."""
     try:
         code = filter_code()
         program = FilterProgram(len(code) // 8, code)

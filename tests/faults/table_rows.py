@@ -1,4 +1,4 @@
-"""The fault matrix of tables and lakes: what happens to the log that they are made of."""
+"""The fault matrix of tables and lakes: faults of the log from which they are made."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def log_of_a_lake_changed(root: Path) -> int:
 
 
 def change_log(root: Path, order: tuple[str, ...], between: bool) -> None:
-    """Change the log in this *order*; *between*: the lake is brought up to it after each change."""
+    """Change the log in this *order*; *between*: the lake is updated after each change."""
     from reput_plugins.spark_export import export
     from spark.lakes import lake_rows, offsets_in
 
@@ -75,7 +75,7 @@ def change_log(root: Path, order: tuple[str, ...], between: bool) -> None:
 
 
 def begin_of(store: Path) -> int:
-    """Return where the log begins."""
+    """Return the log's beginning."""
     return min(int(path.name) for path in (store / "commitlog").iterdir())
 
 
@@ -87,7 +87,7 @@ def put(store: Path, count: int, text: str) -> None:
 
 
 def write_as_rocketmq(store: Path, aside: Path) -> None:
-    """Append records behind the log's end, and leave no trace but them."""
+    """Append records after the log's end, without other traces."""
     rows = reput.table.read(store)
     end = rows["commitLogOffset"][-1].as_py() + rows["storeSize"][-1].as_py()
     begin = end - end % SEGMENT_SIZE
@@ -125,7 +125,7 @@ def body_changed(root: Path) -> int:
 
 
 def ways_out(store: Path, lake: Path) -> dict[str, Callable[[], object]]:
-    """Return each way in which messages leave a log, by its name."""
+    """Return each way in which messages leave a log, by name."""
     from reput_plugins.spark_export import export
     from spark.exporting import without_spark
 
@@ -157,7 +157,7 @@ def ways_out(store: Path, lake: Path) -> dict[str, Callable[[], object]]:
 
 
 def requests_of(scan: LogScan) -> Iterator[DispatchColumns]:
-    """Yield the requests of the whole log, a piece at a time."""
+    """Yield the requests of the whole log in pieces."""
     at = scan.offset_min
     while at < scan.segments.offset_end and (found := scan.scan(at, scan.segments.offset_end)).columns:
         yield found.columns
@@ -165,7 +165,7 @@ def requests_of(scan: LogScan) -> Iterator[DispatchColumns]:
 
 
 def spark_rows(store: Path, **options: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a batch read of Spark's, which is done here."""
+    """Return the rows of a Spark batch read, executed here."""
     from pyspark_reput import DefaultSource
 
     source = DefaultSource({"path": str(store), **options})

@@ -1,4 +1,4 @@
-"""The fault matrix runs, and the page that shows it shows what ran."""
+"""The fault matrix runs, and its page agrees with it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from source_tree import modules
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 HEAD = "| fault | where | times | afterwards |\n|---|---|---|---|\n"
-# Times are said roughly: a file call more or less is no news.
+# Numbers are rounded, so that a few more file calls do not change the page.
 STEPS = (200, 100, 50, 20, 10)
 STARTED = re.compile(r'(?:\.start|__init__)\(\s*"(reput-[a-z-]+)"')
-# What has a process of its own, or runs for a command: when it ends by an error, so does that.
+# Code with its own process, or for a command, which ends with an error if its thread does.
 OTHERS = ("core/reput/bench/", "core/reput/cli/", "plugins/")
 
 
 def line_of(row: Row, times: int) -> str:
-    """Return the row as it stands on the page."""
+    """Return the row's line on the page."""
     step = next((step for step in STEPS if times >= step), None)
     return f"| {row.fault} | {row.place} | {times if step is None else f'{step} and more'} | {row.afterwards} |\n"
 
 
 def write_line(line: str) -> None:
-    """Put *line* into the page, in place of the one that begins as it does, or at the table's end."""
+    """Put *line* into the page, in place of the line with the same beginning, or at the table's end."""
     page = PAGE.read_text()
     key = "|".join(line.split("|")[:3])
     lines = page.splitlines(keepends=True)
@@ -44,7 +44,7 @@ def write_line(line: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [pytest.param(row, marks=row.marks, id=row.run.__name__) for row in ROWS])
 def test_a_fault_breaks_no_promise(row: Row, memory_directory: Path):
-    """What was acknowledged is there, the views are what the log says, and the page says how often that was tried."""
+    """Acknowledged messages exist, the views agree with the log, and the page has the number of tries."""
     times = row.run(memory_directory)
     line = line_of(row, times)
     print(times, line)
@@ -57,14 +57,14 @@ def test_a_fault_breaks_no_promise(row: Row, memory_directory: Path):
 
 
 def test_the_page_has_the_rows_that_run_and_no_others():
-    """In their order."""
+    """In order."""
     page = PAGE.read_text()
     table = page[page.index(HEAD) + len(HEAD) :].splitlines()
     assert [tuple(line.split(" | ")[:2]) for line in table] == [(f"| {row.fault}", row.place) for row in ROWS]
 
 
 def test_each_thread_of_a_store_is_tried_with_an_error():
-    """Whoever adds one enters its death into the fault matrix, and starts it where its death is noticed."""
+    """A new thread must be added to the fault matrix, and started where its death is noticed."""
     sources = [module for module in modules() if not module.source.startswith(OTHERS)]
     started = {name for module in sources for name in STARTED.findall(module.path.read_text())}
     assert started == {death.thread for death in DEATHS}

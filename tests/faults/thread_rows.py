@@ -1,4 +1,4 @@
-"""The row of the fault matrix in which an error ends a thread of the store: whatever waits for it is told."""
+"""The row of the fault matrix in which an error ends a thread of the store: its waiters get an error."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ FAST = {"flush_consumer_offset_interval": 10, "flush_delay_offset_interval": 10}
 
 
 class Victim:
-    """The thread that is to die in one store.
+    """The thread that will die in one store.
 
     Attributes:
-        acknowledged: bodies that have to be there in the end.
+        acknowledged: bodies that must exist at the end.
     """
 
     def __init__(self, store: Store, thread: str) -> None:
@@ -55,26 +55,26 @@ class Victim:
         self.acknowledged: list[bytes] = []
 
     def put(self, topic: str = "orders", **fields: Any) -> None:
-        """Put a message that is to be there in the end."""
+        """Put a message that must exist at the end."""
         body = b"%d of %s" % (len(self.acknowledged), topic.encode())
         self.store.put(reput.Message(topic, body, **fields))
         self.acknowledged.append(body)
 
     def dies(self, owner: type, method: str, trigger: Callable[[], object]) -> None:
-        """Have *method* raise, which the thread alone calls, and return when it is dead."""
+        """Make *method* raise, which only the thread calls, and return when it is dead."""
         with patch.object(owner, method, side_effect=RuntimeError("planted")):
             trigger()
             wait_until(lambda: self.thread in self.store._engine.threads.deaths)
 
     @contextmanager
     def told(self, kind: type[ReputError] = StoreError) -> Iterator[None]:
-        """Whatever is done here is refused with an error that names the thread and why it died."""
+        """Expect an error that names the thread and the cause of its death."""
         with pytest.raises(kind, match=f"thread={self.thread} .*planted"):
             yield
 
 
 def unsure(half: Record) -> TransactionState:
-    """A sender that does not know."""
+    """A sender that answers "unknown"."""
     return TransactionState.UNKNOWN
 
 
@@ -93,7 +93,7 @@ DEATHS: list[Death] = []
 
 
 def death(thread: str, **settings: Any) -> Callable[[Act], Act]:
-    """Enter the death of a thread."""
+    """Register the death of a thread."""
 
     def enter(act: Act) -> Act:
         DEATHS.append(Death(thread, act, settings))
@@ -105,7 +105,7 @@ def death(thread: str, **settings: Any) -> Callable[[Act], Act]:
 @death("reput-flush")
 @death("reput-flush", **POOL)
 def flusher(victim: Victim) -> None:
-    """What was put before is there; nothing is taken any more."""
+    """Earlier messages exist; further puts are refused."""
     victim.dies(FlushService, "do_round", victim.put)
     with victim.told():
         victim.store.flush()
@@ -115,7 +115,7 @@ def flusher(victim: Victim) -> None:
 
 @death("reput-flush", **SYNC)
 def flusher_that_puts_wait_for(victim: Victim) -> None:
-    """Threads and tasks that wait are refused, and none of their messages counts as stored."""
+    """Waiting threads and tasks get errors, and none of their messages counts as stored."""
     refused: list[Future[None]] = []
 
     def put_twice() -> None:
@@ -131,7 +131,7 @@ def flusher_that_puts_wait_for(victim: Victim) -> None:
 
 @death("reput-commit", **POOL)
 def committer(victim: Victim) -> None:
-    """What was in memory alone is in the files all the same."""
+    """Messages that were only in memory reach the files all the same."""
     victim.dies(CommitService, "do_round", victim.put)
     with victim.told(StoreReadOnly):
         victim.put()
@@ -139,7 +139,7 @@ def committer(victim: Victim) -> None:
 
 @death("reput-segments")
 def helper(victim: Victim) -> None:
-    """Puts do its work themselves, in the next segments, too."""
+    """Puts do its work themselves, also in later segments."""
     victim.dies(CommitLog, "prepare", victim.store._engine.writer.commit_log.helper.wakeup)
     for _ in range(40):
         victim.put(properties={"large": "x" * 4000})
@@ -148,7 +148,7 @@ def helper(victim: Victim) -> None:
 
 @death("reput-retention")
 def retention(victim: Victim) -> None:
-    """Whoever asks for room is refused."""
+    """Requests for space are refused."""
     victim.dies(Retention, "do_work", victim.store._engine.writer.retention.wakeup)
     with victim.told():
         victim.store.clean()
@@ -156,7 +156,7 @@ def retention(victim: Victim) -> None:
 
 @contextmanager
 def waiting_consumers(victim: Victim) -> Iterator[None]:
-    """A thread and a task wait for a message meanwhile; they are told, and so is whoever comes later."""
+    """A thread and a task wait for a message meanwhile; both get an error, and so do later calls."""
     consumer = victim.store.consumer("billing", "never")
     group = victim.store._engine.services.consumer_groups["billing"]
 
@@ -176,7 +176,7 @@ def waiting_consumers(victim: Victim) -> Iterator[None]:
 
 @death("reput-hold")
 def holder(victim: Victim) -> None:
-    """Consumers and pulls that wait are told; what is there already is still given."""
+    """Waiting consumers and pulls get an error; existing messages are still delivered."""
     victim.put()
     services = victim.store._engine.services
     answers: list[object] = []
@@ -199,7 +199,7 @@ def holder(victim: Victim) -> None:
 
 @death("reput-offsets", **FAST)
 def keeper(victim: Victim) -> None:
-    """Consumers go on; `commit` and the close keep how far they have come."""
+    """Consumers continue; `commit` and the close store their offsets."""
     victim.put()
     with victim.store.consumer("billing", "orders") as consumer:
         victim.dies(ConsumeServices, "look_for_queues", lambda: None)
@@ -209,7 +209,7 @@ def keeper(victim: Victim) -> None:
 
 @death("reput-delay-offsets", message_delay_level="0s", **FAST)
 def keeper_of_delays(victim: Victim) -> None:
-    """Deliveries go on, and the close keeps them."""
+    """Deliveries continue, and the close stores them."""
     victim.dies(DelayOffsets, "keep", lambda: victim.put(delay_level=1))
     victim.put(delay_level=1)
     schedule = victim.store._engine.schedule
@@ -219,7 +219,7 @@ def keeper_of_delays(victim: Victim) -> None:
 
 @death("reput-schedule", message_delay_level="0s")
 def deliverer(victim: Victim) -> None:
-    """What is delayed waits for the next opening, and is delivered then."""
+    """Delayed messages wait for the next opening, and are delivered then."""
     victim.dies(ScheduleService, "deliver_due", lambda: victim.put(delay_level=1))
     victim.put(delay_level=1)
     assert victim.store._engine.waiting_delays() is not None
@@ -227,7 +227,7 @@ def deliverer(victim: Victim) -> None:
 
 @death("reput-transactions")
 def asker(victim: Victim) -> None:
-    """Senders commit themselves; what they say nothing of waits for the next opening."""
+    """Senders can commit; transactions without an answer wait for the next opening."""
     transactions = victim.store.transactions
     half = transactions.put_half("shop", reput.Message("orders", b"half"))
     victim.dies(OpenTransactions, "take_due", lambda: transactions.on_check("shop", unsure))
@@ -237,7 +237,7 @@ def asker(victim: Victim) -> None:
 
 @death("reput-dispatchers", mode="inline")
 def inline_dispatchers(victim: Victim) -> None:
-    """Whoever waits for a view or for a message is told."""
+    """Waiters for a view or a message get an error."""
     with waiting_consumers(victim):
         victim.dies(InlineGroup, "work", victim.put)
     with victim.told(DispatcherError):
@@ -246,7 +246,7 @@ def inline_dispatchers(victim: Victim) -> None:
 
 @death("reput-group", mode="processes")
 def group_watcher(victim: Victim) -> None:
-    """Whoever waits for a view, a message or an answer is told; the dispatchers end."""
+    """Waiters for a view, a message or an answer get an error; the dispatchers end."""
     store = victim.store
 
     def refused() -> None:
@@ -265,7 +265,7 @@ def group_watcher(victim: Victim) -> None:
 
 @death("reput-release", mode="processes")
 def releaser(victim: Victim) -> None:
-    """Nothing is held back any more: whoever waits has it."""
+    """Records are no longer held: waiting readers get them."""
     service = victim.store._engine.views.ring and victim.store._engine.views.ring.release_service
     assert service is not None
     victim.dies(ReleaseService, "look", service.wakeup)
@@ -295,7 +295,7 @@ def threads_die(root: Path) -> int:
 
 
 def die_in(directory: Path, case: Death) -> Victim:
-    """Have it happen in a store of its own, which is closed then."""
+    """Let the death happen in a separate store, which is then closed."""
     settings = {"mode": "inline", "dispatchers": ["consume_queue"], **SMALL, **case.settings}
     with reput.open(directory, **settings) as store:
         victim = Victim(store, case.thread)

@@ -1,5 +1,5 @@
-"""The fault matrix of the views' bytes: each byte of queue units and of index entries is changed, and no message is
-missing in silence."""
+"""The fault matrix of the views' bytes: each byte of queue units and index entries is changed, and no message is
+missing silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__: list[str] = []
 UNITS_PER_FILE = 8
 FILE_SIZE = UNITS_PER_FILE * UNIT_SIZE
 COUNT = 20
-# First and last units of the queue and of its files, and some between them.
+# First and last units of the queue and of its files, and some in between.
 PLACES = (0, 1, 7, 8, 11, 18, 19)
 FLIPS = (0x01, 0x10, 0x80, 0xFF)
 SIZES = {"mapped_file_size_commit_log": SEGMENT_SIZE, "mapped_file_size_consume_queue": FILE_SIZE}
@@ -35,7 +35,7 @@ def open_writer(path: Path) -> reput.Store:
 
 
 def put(store: reput.Store, number: int) -> None:
-    """Put one message, with one of another topic before it, and wait until it can be read."""
+    """Put one message, after one of another topic, and wait until it can be read."""
     store.put(reput.Message("others", bytes(50)))
     result = store.put(reput.Message("orders", b"%d" % number, tags="tag"))
     store.wait_for("consume_queue", result.next_commit_log_offset, timeout=60)
@@ -51,7 +51,7 @@ def write(path: Path) -> Path:
 
 @contextmanager
 def changed(store: Path, place: int, byte: int, flip: int) -> Iterator[None]:
-    """Have one byte of the unit at *place* be another."""
+    """Change one byte of the unit at *place*."""
     at = place * UNIT_SIZE
     path = store / "consumequeue" / "orders" / "0" / file_name(at - at % FILE_SIZE)
 
@@ -78,7 +78,7 @@ def require_told(store: reput.Store | reput.ReadOnlyStore, count: int, changed_p
         try:
             found = store.get("orders", 0, at, 1)
         except DamagedStore as error:
-            # The place that the error names.
+            # The place in the error.
             named.add(int(str(error).split(" queue_offset=")[1].split(":")[0].split()[0]))
             at += 1
             continue
@@ -128,7 +128,7 @@ def change_unit_before_check(root: Path) -> int:
         with changed(store, *change):
             view = check_store(store, settings).views["consume_queue"]
             if change[1:] == (TAGS_CODE_AT, 0x80):
-                # That is what the address of an ext unit looks like, and no ext file is there to compare.
+                # It looks like the address of an ext unit, and there is no ext file to compare with.
                 assert view.unverified_count == 1
             else:
                 assert view.state == "different", change
@@ -150,7 +150,7 @@ def change_unit_beside_writer(root: Path) -> int:
             times += 1
         store._engine.reader.store.forget()
         for byte in range(UNIT_SIZE):
-            # A reader that follows the queue meets it, and so does one that begins anew.
+            # A reader that follows the queue finds it, and so does one that starts at the beginning.
             last = count - 1
             with changed(store.directory, last, byte, 0x80):
                 if byte % 2:
@@ -165,7 +165,7 @@ def change_unit_beside_writer(root: Path) -> int:
             require_told(store, count, [count - 2])
             store.rebuild("consume_queue")
             require_told(store, count, [])
-        # The view was exchanged for another one: there is nothing to change back.
+        # The view was replaced by another one: there is nothing to change back.
         shutil.copytree(store.directory, root / "rebuilt")
     with reput.open(root / "rebuilt", read_only=True, **SIZES) as opened:
         require_told(opened, count, [])
@@ -187,7 +187,7 @@ def change_index(root: Path) -> int:
     keys = [f"key_{number}" for number in range(7)]
 
     def answers() -> list[list[bytes] | None]:
-        """Return the bodies by key, None where the query raises."""
+        """Return the bodies by key, None if the query raises."""
         found: list[list[bytes] | None] = []
         with reput.open(store, read_only=True, **sizes) as opened:
             for key in keys:

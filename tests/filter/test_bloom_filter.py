@@ -65,7 +65,7 @@ def test_bits_of_the_store_vectors(vector):
 
 
 def test_bits_of_other_sizes_are_not_valid():
-    """They came from a file, and the settings were changed since."""
+    """They were read from a file, and the settings have changed since."""
     bloom_filter = BloomFilter(20, 32)
     positions = bloom_filter.calculate("group#topic").bit_positions
     assert bloom_filter.is_valid(BloomFilterData(positions, 112))

@@ -11,7 +11,7 @@ from reput.filter.expression import Condition, Truth
 
 
 class Probe:
-    """A condition that gives *value* and counts how often it was asked."""
+    """A condition that returns *value* and counts its evaluations."""
 
     def __init__(self, value: bool | None) -> None:
         self.value = value
@@ -35,7 +35,7 @@ def test_a_junction_stops_at_the_operand_that_decides(first):
 
 
 def test_a_test_for_the_empty_string_asks_nobody():
-    """It is false, as in RocketMQ, whatever the operand would do."""
+    """It is false, as in RocketMQ, without evaluating the operand."""
     operand = Probe(True)
     assert string_test("CONTAINS", operand.condition, "", negated=False).evaluate({}) is False
     assert string_test("CONTAINS", operand.condition, "", negated=True).evaluate({}) is False
@@ -43,7 +43,7 @@ def test_a_test_for_the_empty_string_asks_nobody():
 
 
 def test_a_junction_takes_up_its_like_and_no_other():
-    """AND within AND is one list, AND within OR is not."""
+    """AND within AND becomes one list, AND within OR does not."""
     a, b, c = (Truth.literal(value) for value in (True, False, None))
     assert all_of(all_of(a, b), c).operands == (a, b, c)
     assert all_of(a, all_of(b, c)).operands == (a, b, c)
@@ -53,7 +53,7 @@ def test_a_junction_takes_up_its_like_and_no_other():
 
 
 def test_a_junction_grows_a_level_when_it_is_full():
-    """The cost of reading a chain must not grow with the square of its length."""
+    """The cost of parsing a chain must not grow quadratically."""
     chain = all_of(Truth.literal(True), Truth.literal(True))
     for _ in range(3 * FLAT_OPERAND_COUNT_MAX):
         chain = all_of(chain, Truth.literal(True))

@@ -1,4 +1,4 @@
-"""Bit maps that the filters of a topic's consumers fill."""
+"""Bit maps filled from the filters of a topic's consumers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_bit_map_holds_the_bits_of_the_filters_that_match():
 
 
 def test_a_topic_without_filters_has_no_bit_map():
-    """Which is something else than a map without bits."""
+    """That differs from a map without bits."""
     assert FilterBitMap(BLOOM_FILTER, []).calculate({"a": "1"}) is None
     assert FilterBitMap(BLOOM_FILTER, [consumer_filter("g", "a = 2")]).calculate({"a": "1"}) == bytes(14)
 
 
 def test_a_filter_without_expression_or_bits_sets_nothing():
-    """It counts as a filter of the topic all the same."""
+    """It still counts as a filter of the topic."""
     without_bits = ConsumerFilter(
         consumer_group="g", topic="orders", sql_filter=parse("TRUE"), bloom_filter_data=None, born_time=0
     )

@@ -1,4 +1,4 @@
-"""Parts of expressions, and what a minus sign makes of them."""
+"""Parts of expressions, and their negation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reput.filter.expression import Condition, Literal, Property, Truth, ValueTy
     ],
 )
 def test_the_negation_of_a_number_is_a_number_of_its_type(literal, value):
-    """And the negation of that is the number again."""
+    """The double negation is the number again."""
     negated = negation(literal)
     assert negated.value == value
     assert negated.evaluate({}) == value
@@ -37,7 +37,7 @@ def test_the_negation_of_all_else_is_null(operand):
 
 
 def test_the_negation_of_a_condition_still_asks_it():
-    """It may fail, and then the whole fails; a second minus sign changes nothing."""
+    """It may fail, and then the whole expression fails; a second minus sign changes nothing."""
     asked = []
     condition = Condition.of(lambda properties: asked.append(properties) or True, 1)
     assert negation(negation(condition)).evaluate({"a": "1"}) is None

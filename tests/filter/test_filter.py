@@ -20,20 +20,20 @@ def test_every_public_name_is_found():
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():
-    """As of any module."""
+    """Like in any module."""
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = reput.filter.no_such_name
 
 
 def test_the_example_in_the_docstring_runs():
-    """What a reader tries first must work."""
+    """The first example that a reader tries must work."""
     names = {name: getattr(reput.filter, name) for name in reput.filter.__all__}
     assert doctest.testmod(reput.filter, extraglobs=names).attempted == 2
     assert doctest.testmod(reput.filter, extraglobs=names).failed == 0
 
 
 def test_the_string_hash_loads_no_parser():
-    """The store needs the one in every process, and the other in none."""
+    """The store needs the hash in every process, and the parser in none."""
     script = "import sys, reput.filter.string_hash; print([m for m in sys.modules if m.startswith('reput.filter.')])"
     run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert run.stdout.strip() == "['reput.filter.string_hash']"

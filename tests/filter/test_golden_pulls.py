@@ -1,4 +1,4 @@
-"""The golden set ``ext-4.9``: what a real broker gave to SQL92 consumers, and the bit maps it wrote."""
+"""The golden set ``ext-4.9``: the messages that a real broker returned to SQL92 consumers, and its bit maps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(golden_read_only) -> Path:
 
 @pytest.fixture
 def bloom_filter(folder) -> BloomFilter:
-    """The sizes that the broker worked with."""
+    """The sizes that the broker used."""
     settings = json.loads((folder / "about.json").read_text("utf-8"))["brokerSettings"]
     return BloomFilter(settings.get("maxErrorRateOfBloomFilter", 20), settings["expectConsumerNumUseFilter"])
 
@@ -44,7 +44,7 @@ def consumer_filters(folder, bloom_filter) -> list[ConsumerFilter]:
 
 
 def test_a_pull_gives_the_messages_that_the_expression_matches(folder):
-    """Between the offset that was asked for and the next one, those and no others."""
+    """Between the requested offset and the next one, exactly those."""
     listing = [record for record in read_lines(folder / "listing.jsonl") if record["topic"] == TOPIC]
     pulls = read_lines(folder / "pulls.jsonl")
     for pull in pulls:
@@ -69,7 +69,7 @@ def test_each_group_has_the_bits_that_the_broker_stored(folder, bloom_filter):
 
 
 def test_bit_maps_are_those_that_the_broker_wrote(folder, bloom_filter, consumer_filters):
-    """Byte for byte, and they answer for each group as its expression does, but for collisions."""
+    """Byte for byte, and they agree with each group's expression, except for collisions."""
     calculation = FilterBitMap(bloom_filter, consumer_filters)
     properties = {
         record["physicalOffset"]: record["properties"]

@@ -1,4 +1,4 @@
-"""Numbers as Java reads them; the tables of odd strings with RocketMQ's own answers stand in `test_sql_filter`."""
+"""Numbers as Java reads them; `test_sql_filter` has the tables of odd strings with RocketMQ's own answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_integer_out_of_range_is_refused(read, bits):
 
 @pytest.mark.parametrize("text", ["0" * 9000 + "7", "+" + "0" * 50 + "7", "０７", "٧"])
 def test_digits_of_any_script_and_any_number_of_zeros_are_an_integer(text):
-    """Java counts neither."""
+    """Java limits neither."""
     assert read_int(text) == int_or(text, 1) == long_or(text, 1) == 7
     assert int_or(None, 1) == long_or(None, 1) == 1
 
@@ -44,7 +44,7 @@ def test_digits_of_any_script_and_any_number_of_zeros_are_an_integer(text):
     ["", "+", "-", "--1", " 1", "1 ", "1_0", "1.0", "1e3", "0x1", "10L", "½", "²", "𝟏", "9" * 9000, "-" + "9" * 50],
 )
 def test_what_is_no_integer_is_refused(text):
-    """Python would read some of them."""
+    """Python would accept some of them."""
     with pytest.raises(FilterEvaluationError, match="type=int"):
         read_int(text)
     assert (int_or(text, -5), long_or(text, -5)) == (-5, -5)
@@ -70,12 +70,12 @@ def test_what_is_no_integer_is_refused(text):
     ],
 )
 def test_a_double_is_read_as_java_reads_it(text, value):
-    """Blanks, suffixes and hexadecimal numbers included."""
+    """Including blanks, suffixes and hexadecimal numbers."""
     assert read_double(text) == value
 
 
 def test_not_a_number_is_a_double():
-    """With a sign too, but with no suffix."""
+    """With a sign too, but not with a suffix."""
     assert math.isnan(read_double("-NaN"))
     for text in ("NaNf", "Infinityd"):
         with pytest.raises(FilterEvaluationError, match="type=double"):
@@ -86,7 +86,7 @@ def test_not_a_number_is_a_double():
     "text", ["", ".", "e5", "5e", "nan", "inf", "infinity", "1_000", "1,5", "10L", "0x10", "0xp1", "１", "1 2", "\xa01"]
 )
 def test_what_is_no_double_is_refused(text):
-    """Python would read some of them."""
+    """Python would accept some of them."""
     with pytest.raises(FilterEvaluationError, match="type=double"):
         read_double(text)
 
@@ -99,7 +99,7 @@ def test_a_long_value_is_shortened_in_the_error():
 
 
 def test_doubles_have_a_total_order():
-    """-0.0 lies before 0.0, and NaN after everything."""
+    """-0.0 comes before 0.0, and NaN after everything."""
     ordered = [-math.inf, -1.5, -0.0, 0.0, 5e-324, math.inf, math.nan]
     for left, right in pairwise(ordered):
         assert double_is_less(left, right)

@@ -1,4 +1,4 @@
-"""What a reader of a queue is told about each message."""
+"""The decisions about each message for a reader of a queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replaced(**fields: object) -> ConsumerFilter:
 
 
 def test_tags_are_judged_by_their_hash_alone():
-    """The second question lets all pass: the consumer compares the tags themselves."""
+    """The second check lets all pass, because the consumer compares the tags themselves."""
     wanted: MessageFilter = TagMessageFilter(parse_tags("TagA"))
     assert wanted.is_matched_by_consume_queue(string_hash("TagA"))
     assert not wanted.is_matched_by_consume_queue(string_hash("TagB"))
@@ -65,7 +65,7 @@ def test_a_bit_map_decides_for_messages_that_are_younger_than_the_filter():
     ids=["no ext unit", "no bit map", "stored as it was born", "stored before", "other size"],
 )
 def test_without_a_bit_map_that_can_tell_every_message_may_be_wanted(ext_store_timestamp, filter_bit_map):
-    """The record is asked next."""
+    """The record is checked next."""
     wanted = ExpressionMessageFilter(CONSUMER_FILTER, BLOOM_FILTER)
     assert wanted.is_matched_by_consume_queue(0, ext_store_timestamp, filter_bit_map)
 
@@ -99,7 +99,7 @@ def test_the_record_is_judged_by_the_expression():
 
 @pytest.mark.parametrize("consumer_filter", [None, replaced(sql_filter=None)], ids=["no filter", "no expression"])
 def test_without_a_compiled_expression_every_message_passes(consumer_filter):
-    """As at RocketMQ's broker; who wants an error checks the expression first."""
+    """Like at RocketMQ's broker; a caller that wants an error must check the expression first."""
     assert ExpressionMessageFilter(consumer_filter, BLOOM_FILTER).is_matched_by_commit_log({"a": "2"})
 
 
@@ -109,7 +109,7 @@ def test_without_a_compiled_expression_every_message_passes(consumer_filter):
     ids=["by tags", "by expression"],
 )
 def test_a_retried_message_is_judged_by_the_filter_of_its_first_topic(message_filter):
-    """Whatever the subscription to the retry topic says."""
+    """Regardless of the subscription to the retry topic."""
     wanted: MessageFilter = RetryMessageFilter(message_filter, {"orders": CONSUMER_FILTER.sql_filter}.get)
     assert wanted.is_matched_by_consume_queue(0)
     assert wanted.is_matched_by_commit_log({"RETRY_TOPIC": "orders", "a": "1"})
@@ -120,6 +120,6 @@ def test_a_retried_message_is_judged_by_the_filter_of_its_first_topic(message_fi
 
 
 def test_a_retried_message_is_asked_for_in_the_queue_by_the_retry_topics_own_filter():
-    """Only the second question knows the first topic."""
+    """Only the second check knows the original topic."""
     wanted = RetryMessageFilter(TagMessageFilter(parse_tags("TagA")), lambda _: None)
     assert not wanted.is_matched_by_consume_queue(string_hash("TagB"))

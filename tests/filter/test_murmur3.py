@@ -24,6 +24,6 @@ def test_known_answers(data, hash64):
 
 
 def test_each_length_of_a_tail_is_read_to_its_end():
-    """Blocks have 16 bytes; what is left over counts to the last byte."""
+    """Blocks have 16 bytes; the remaining bytes count, too."""
     assert len({murmur3_hash64(SENTENCE[:size]) for size in range(len(SENTENCE))}) == len(SENTENCE)
     assert all(murmur3_hash64(bytes(size)) != murmur3_hash64(bytes(size - 1) + b"\x01") for size in range(1, 40))

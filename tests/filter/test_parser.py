@@ -1,4 +1,4 @@
-"""Habits of RocketMQ's grammar, one by one; its answers to whole expressions are tested in `test_sql_filter`."""
+"""Details of RocketMQ's grammar; its answers to whole expressions are tested in `test_sql_filter`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reput.filter.parser import DEPTH_MAX, parse_condition
     ],
 )
 def test_precedence(expression, same):
-    """NOT and signs bind tightest, OR least, and equals go from left to right."""
+    """NOT and signs bind tightest, OR least, and equal operators associate to the left."""
     values = [None, "1", "2", "3", "x", "true"]
     for a in values:
         for b in values:
@@ -33,7 +33,7 @@ def test_precedence(expression, same):
 
 
 def outcome_of(expression: str, properties: dict[str, str]) -> object:
-    """Return the result, or the class of what was raised."""
+    """Return the result, or the class of the exception."""
     try:
         return parse(expression).evaluate(properties)
     except Exception as error:
@@ -44,19 +44,19 @@ def outcome_of(expression: str, properties: dict[str, str]) -> object:
     "rest", ["garbage", ")", "'x'", "+ 1", "x #", "2", "( ", "TRUE", "-- note", "99999999999999999999", " "]
 )
 def test_what_follows_a_complete_expression_is_ignored(rest):
-    """But for one token, which must be one."""
+    """Except for one token, which must be valid."""
     assert parse(f"a = 1 {rest}").evaluate({"a": "1"}) is True
 
 
 @pytest.mark.parametrize("rest", ["#", "/* x", "'x", "* 2", "NOT", "NOT #", "AND", "= #", "< "])
 def test_what_continues_an_expression_must_complete_it(rest):
-    """Half of an operator is none, and the token after the expression must be readable."""
+    """Half an operator is an error, and the token after the expression must be readable."""
     with pytest.raises(FilterSyntaxError):
         parse(f"a = 1 {rest}")
 
 
 def test_no_comparison_follows_is_null():
-    """What looks like one is the rest of the text, and is ignored; in parentheses it is refused."""
+    """A comparison there is the rest of the text, and is ignored; in parentheses it is refused."""
     assert parse("a IS NULL > 1").evaluate({}) is True
     assert parse("a IS NULL NOT IN ('x')").evaluate({}) is True
     with pytest.raises(FilterSyntaxError):
@@ -77,7 +77,7 @@ def test_like_and_now_are_names_of_properties():
 
 
 def test_the_depth_of_a_condition_is_bounded():
-    """It is how many frames an evaluation takes."""
+    """It limits the number of frames of an evaluation."""
     assert parse_condition("NOT (" * (DEPTH_MAX - 1) + "a = 1" + ")" * (DEPTH_MAX - 1)).depth == DEPTH_MAX
     with pytest.raises(FilterSyntaxError, match="depth_max=256"):
         parse_condition("NOT (" * DEPTH_MAX + "a = 1" + ")" * DEPTH_MAX)

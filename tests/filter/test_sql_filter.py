@@ -1,4 +1,4 @@
-"""SQL92 expressions, held against the answers of RocketMQ itself."""
+"""SQL92 expressions, compared with the answers of RocketMQ itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RANDOM_EXPRESSIONS = [
 
 
 def outcome(expression: str, properties: dict[str, str] | None) -> Any:
-    """Return what *expression* gives for *properties*: a result, or ``error``."""
+    """Return the result of *expression* for *properties*, or ``error``."""
     try:
         return parse(expression).evaluate(properties)
     except FilterEvaluationError:
@@ -33,7 +33,7 @@ def outcome(expression: str, properties: dict[str, str] | None) -> Any:
 
 
 def parse_or_error(expression: str) -> tuple[SqlFilter | None, FilterSyntaxError | None]:
-    """Return the filter, or why there is none."""
+    """Return the filter, or the reason why there is none."""
     try:
         return parse(expression), None
     except FilterSyntaxError as error:
@@ -42,7 +42,7 @@ def parse_or_error(expression: str) -> tuple[SqlFilter | None, FilterSyntaxError
 
 @pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["id"]) for vector in VECTORS])
 def test_a_vector_of_rocketmq(vector):
-    """Refused, or true, false, unknown or failing. Where versions differ, 5.3.3 is right."""
+    """Refused, true, false, unknown or failing. Where versions differ, 5.3.3 counts."""
     expected = vector.get("both") or vector["5.3.3"]
     if expected["parse"] != "ok":
         with pytest.raises(FilterSyntaxError):
@@ -57,7 +57,7 @@ def test_a_vector_of_rocketmq(vector):
 
 @pytest.mark.parametrize("line", RANDOM_EXPRESSIONS, ids=range(len(RANDOM_EXPRESSIONS)))
 def test_a_random_expression_means_what_it_means_to_rocketmq(line):
-    """The generator and its seed had no favourites; ``data/README.md`` tells how the answers were made."""
+    """Random expressions from a fixed seed; ``data/README.md`` describes how the answers were made."""
     if line["parse"] != "ok":
         with pytest.raises(FilterSyntaxError):
             parse(line["expression"])
@@ -87,7 +87,7 @@ def test_a_random_expression_means_what_it_means_to_rocketmq(line):
     ],
 )
 def test_a_refused_expression_says_what_is_wrong_and_where(expression, position, text):
-    """A user sees the message of a broker far away; it must suffice."""
+    """A user only sees the message of a remote broker, which must suffice."""
     with pytest.raises(FilterSyntaxError) as caught:
         parse(expression)
     assert isinstance(caught.value, ValueError)
@@ -97,7 +97,7 @@ def test_a_refused_expression_says_what_is_wrong_and_where(expression, position,
 
 
 def test_a_refusal_survives_the_way_to_another_process():
-    """Exceptions travel by pickle, and arrive with all that they knew."""
+    """Exceptions are pickled, and keep all their attributes."""
     with pytest.raises(FilterSyntaxError) as caught:
         parse("a = #")
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -105,7 +105,7 @@ def test_a_refusal_survives_the_way_to_another_process():
 
 
 def test_the_failing_value_is_named():
-    """Whoever wonders why a message was passed over finds it in the log."""
+    """The log explains why a message was skipped."""
     with pytest.raises(FilterEvaluationError, match=r"value='1\.5' type=int"):
         parse("a > 1").evaluate({"a": "1.5"})
     with pytest.raises(FilterEvaluationError, match="right='x'"):
@@ -113,7 +113,7 @@ def test_the_failing_value_is_named():
 
 
 def test_the_first_failure_is_a_warning_and_no_other(caplog):
-    """A million messages that fail alike make one line."""
+    """A million equal failures produce one line."""
     caplog.set_level(logging.DEBUG, logger="reput.filter")
     wanted = parse("a > 1")
     assert not wanted.matches({"a": "1.5"})
@@ -142,7 +142,7 @@ PROPERTIES = st.none() | st.dictionaries(
 
 @given(EXPRESSIONS, PROPERTIES)
 def test_any_text_is_refused_or_gives_one_of_four_outcomes(expression, properties):
-    """True, false, unknown, or a failure of one class: nothing else ever comes out."""
+    """True, false, unknown, or a failure of one class: nothing else."""
     wanted, error = parse_or_error(expression)
     if wanted is None:
         assert 0 <= error.position <= len(expression)
@@ -167,7 +167,7 @@ CONDITIONS = st.recursive(
 
 @given(CONDITIONS, CONDITIONS, PROPERTIES)
 def test_junctions_follow_the_truth_tables_of_sql(left, right, properties):
-    """An operand that decides stops the evaluation; a failure that is reached is the outcome of the whole."""
+    """A deciding operand ends the evaluation; a failure that is reached is the result of the whole."""
     first = outcome(left, properties)
     second = outcome(right, properties)
     if first in ("error", False):
@@ -183,7 +183,7 @@ def test_junctions_follow_the_truth_tables_of_sql(left, right, properties):
 
 
 def test_the_depth_of_parentheses_is_free():
-    """RocketMQ bears thousands too."""
+    """RocketMQ also accepts thousands."""
     assert parse("(" * 20_000 + "a = 1" + ")" * 20_000).evaluate({"a": "1"}) is True
     with pytest.raises(FilterSyntaxError, match="found=the end"):
         parse("(" * 20_000 + "a = 1" + ")" * 19_999)
@@ -191,7 +191,7 @@ def test_the_depth_of_parentheses_is_free():
 
 @pytest.mark.parametrize("form", ["a = {}", "(a = {})"])
 def test_a_chain_of_thousands_is_one_junction(form):
-    """Lists of ids become such chains, and programs put parentheses around everything."""
+    """Lists of ids become such chains, and programs add parentheses around everything."""
     chain = " OR ".join(form.format(number) for number in range(5_000))
     assert parse(chain).evaluate({"a": "4999"}) is True
     assert parse(chain).evaluate({"a": "5000"}) is False
@@ -229,7 +229,7 @@ def test_operators_that_lie_too_deep_are_refused_or_work(form):
 
 
 def test_operators_as_deep_as_allowed_work():
-    """With room to spare below Python's own limit."""
+    """With a margin below Python's own limit."""
     assert parse("NOT (" * 254 + "a = 1" + ")" * 254).evaluate({"a": "1"}) is True
 
 
@@ -248,7 +248,7 @@ def test_a_caller_without_stack_gets_a_failure_and_no_recursion_error():
         except FilterEvaluationError as error:
             outcomes.append(str(error))
 
-    # A thread of its own begins with an empty stack, so the depth is the same wherever the test runs.
+    # A new thread begins with an empty stack, so the depth does not depend on the caller.
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
@@ -257,7 +257,7 @@ def test_a_caller_without_stack_gets_a_failure_and_no_recursion_error():
 
 
 def test_threads_share_a_filter():
-    """It keeps nothing between evaluations but whether a failure was reported."""
+    """The only state between evaluations is whether a failure was reported."""
     wanted = parse("a BETWEEN 1 AND 500 OR b = 'x'")
     counts: list[int] = []
 

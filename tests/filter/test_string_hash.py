@@ -1,4 +1,4 @@
-"""Java's string hash. RocketMQ's vectors of it stand with those of the records, in ``tests/vectors``."""
+"""Java's string hash. RocketMQ's vectors of it are with those of the records, in ``tests/vectors``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_the_hash_is_javas_for_any_text(text):
 
 @given(st.integers(0, 400), st.sampled_from(["a", "\x00", "\x7f", "标", "😀"]))
 def test_the_hash_is_javas_for_any_length(count, character):
-    """Short and long texts take different ways to the same hash."""
+    """Short and long texts use different algorithms for the same hash."""
     assert string_hash(character * count) == java_string_hash(character * count)
 
 
 def test_a_lone_surrogate_is_hashed_as_the_unit_it_is():
-    """Java's strings may hold half a character, and Python's too."""
+    """Strings of Java and of Python may hold half a character."""
     assert string_hash("\ud83d") == 0xD83D

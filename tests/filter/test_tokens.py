@@ -1,4 +1,4 @@
-"""How the text of an expression falls into tokens."""
+"""How the text of an expression is divided into tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_longest_token_wins(text, expected):
     ],
 )
 def test_what_is_no_token_is_refused_where_it_stands(text, position):
-    """The error names the character, so that a user finds it."""
+    """The error has the position, so that a user finds the character."""
     with pytest.raises(FilterSyntaxError) as caught:
         list(tokens(text))
     assert caught.value.position == position
@@ -69,7 +69,7 @@ def test_what_is_no_token_is_refused_where_it_stands(text, position):
 
 
 def test_a_token_is_read_only_when_it_is_asked_for():
-    """What nobody reads cannot be wrong: the parser stops at the end of the expression."""
+    """Unread text cannot be wrong: the parser stops at the end of the expression."""
     sequence = tokens("a #")
     assert next(sequence).text == "a"
     with pytest.raises(FilterSyntaxError):
@@ -77,11 +77,11 @@ def test_a_token_is_read_only_when_it_is_asked_for():
 
 
 def test_a_keyword_has_ascii_letters_only():
-    """The long s and the Kelvin sign become ASCII letters in capitals, in Unicode but not here."""
+    """The long s and the Kelvin sign become ASCII letters in upper case, but they are not accepted here."""
     with pytest.raises(FilterSyntaxError):
         list(tokens("iſ"))
 
 
 def test_a_text_of_minus_signs_is_read_in_one_go():
-    """They are no comments, as no line end follows, and none of them has the rest searched for one."""
+    """They are not comments, since no line end follows, and the rest is not searched again for each of them."""
     assert sum(token.kind == "-" for token in tokens("a -- b\n" + "-" * 100_000)) == 100_000

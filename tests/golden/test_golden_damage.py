@@ -1,4 +1,4 @@
-"""Damage done to stores that RocketMQ wrote: it is named, shown in its place, and never passed over in silence."""
+"""Damage in stores that RocketMQ wrote is reported, shown at its place, and never skipped silently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def garble(store: Path, record: dict[str, Any]) -> None:
 
 @pytest.fixture
 def garbled(golden, golden_listing) -> tuple[Path, dict[str, Any]]:
-    """A store with one bit of one body wrong, and the record that it hit."""
+    """A store with one wrong bit in one body, and the damaged record."""
     store = golden("basic-5.3") / "store"
     listing = golden_listing("basic-5.3")
     record = next(line for line in listing[len(listing) // 2 :] if line["size"] > 200 and len(line["body"]) > 40)
@@ -35,7 +35,7 @@ def garbled(golden, golden_listing) -> tuple[Path, dict[str, Any]]:
 
 @pytest.fixture
 def cut(golden) -> tuple[Path, int, int]:
-    """A store whose fourth segment lost its second half; where the lost bytes begin and end in the log."""
+    """A store whose fourth segment lost its second half, and the begin and end of the lost bytes in the log."""
     store = golden("basic-5.3") / "store"
     segment, following = sorted((store / "commitlog").iterdir())[3:5]
     size = segment.stat().st_size // 2
@@ -44,7 +44,7 @@ def cut(golden) -> tuple[Path, int, int]:
 
 
 def test_check_names_the_record_with_a_garbled_byte(garbled):
-    """The range is that record, and the answer is no."""
+    """The range is that record, and the exit code is 1."""
     store, record = garbled
     checked = run_reput("check", store, "--format", "json")
     assert checked.code == 1
@@ -56,7 +56,7 @@ def test_check_names_the_record_with_a_garbled_byte(garbled):
 
 
 def test_check_says_it_in_text_too(garbled):
-    """A person sees the offset without asking for JSON."""
+    """The text output has the offset."""
     store, record = garbled
     checked = run_reput("check", store)
     assert checked.code == 1
@@ -64,7 +64,7 @@ def test_check_says_it_in_text_too(garbled):
 
 
 def test_dump_shows_the_garbled_record_as_a_row_and_goes_on(garbled, golden_listing):
-    """Every other record is there; the exit code says that something was not."""
+    """Every other record is printed; the exit code reports the damage."""
     store, record = garbled
     dumped = run_reput("dump", store, "--format", "json")
     assert dumped.code == 1
@@ -78,7 +78,7 @@ def test_dump_shows_the_garbled_record_as_a_row_and_goes_on(garbled, golden_list
 
 
 def test_check_names_the_range_that_a_cut_segment_lost(cut):
-    """From the last whole record in what is left of it, to the segment behind it."""
+    """From the last whole record in the rest of it, to the next segment."""
     store, lost_from, lost_until = cut
     checked = run_reput("check", store, "--format", "json")
     assert checked.code == 1
@@ -88,7 +88,7 @@ def test_check_names_the_range_that_a_cut_segment_lost(cut):
 
 
 def test_dump_goes_on_behind_a_cut_segment(cut, golden_listing):
-    """The records before and behind the hole are shown, the hole is a row between them."""
+    """The records before and after the hole are printed, with a row for the hole."""
     store, lost_from, lost_until = cut
     dumped = run_reput("dump", store, "--format", "json", "--body", "none")
     assert dumped.code == 1
@@ -106,6 +106,6 @@ def test_dump_goes_on_behind_a_cut_segment(cut, golden_listing):
 
 
 def test_an_end_behind_which_there_is_nothing_is_no_damage(golden_read_only):
-    """The zeros that a broker reserved behind its last record are not reported."""
+    """The zeros that a broker reserved after its last record are not reported."""
     checked = run_reput("check", golden_read_only("direct-5.3") / "store", "--format", "json")
     assert checked.report()["damage"] == []

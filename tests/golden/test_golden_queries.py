@@ -1,4 +1,4 @@
-"""The real store's answers to getMessage and queryMessage, from `reput.open` on the very store that was asked."""
+"""The real store's answers to getMessage and queryMessage, compared with `reput.open` on the same store."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from reput.store.reader.results import BoundaryType
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_get_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
-    """Status, messages, where to go on and the queue's bounds, with and without tags.
+    """Status, messages, next offset and the queue's bounds, with and without tags.
 
-    RocketMQ stops where a transfer becomes large; a program that asks for more gets more.
+    RocketMQ ends a large transfer early; reput returns as many as requested.
     """
     with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
         for line in golden_queries(name, "getMessage"):
@@ -24,7 +24,7 @@ def test_get_answers_as_the_real_store(golden_read_only, golden_queries, broker_
             assert offsets[: len(line["offsets"])] == line["offsets"], line
             assert (found.queue_offset_min, found.queue_offset_max) == (line["minOffset"], line["maxOffset"]), line
             if line["status"] == "NO_MATCHED_MESSAGE":
-                # RocketMQ stops at the end of a queue's file and has the consumer ask again.
+                # RocketMQ stops at the end of a queue's file, and the consumer asks again.
                 assert found.next_queue_offset >= line["nextBeginOffset"], line
             elif len(offsets) == len(line["offsets"]):
                 assert found.next_queue_offset == line["nextBeginOffset"], line
@@ -32,7 +32,7 @@ def test_get_answers_as_the_real_store(golden_read_only, golden_queries, broker_
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_query_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
-    """Messages by key, in the order in which RocketMQ hands them out."""
+    """Messages by key, in RocketMQ's order."""
     with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
         for line in golden_queries(name, "queryMessage"):
             bounds = {"begin": line["begin"], "end": line["end"]}
@@ -42,7 +42,7 @@ def test_query_answers_as_the_real_store(golden_read_only, golden_queries, broke
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_offset_by_time_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
-    """Every answer: by the boundaries of 5.x, and by the nearest message as in 4.x, which asks for none."""
+    """Every answer: by the boundaries of 5.x, and by the nearest message as in 4.x, which has no boundaries."""
     unnamed = BoundaryType.NEAREST if name.endswith("4.9") else BoundaryType.LOWER
     with reput.open(golden_read_only(name) / "store", read_only=True, config=broker_properties(name)) as store:
         for line in golden_queries(name, "offsetByTime"):

@@ -1,7 +1,7 @@
-"""Stores with a history - crashed, damaged, without their head - opened for writing: what readers get afterwards.
+"""Crashed, damaged and trimmed stores opened for writing: what readers get afterwards.
 
-The real store's answers on a copy of each are the measure, line by line. Where they differ from reput's they come from
-a behaviour that is not to be repeated; each of these has its reason here, and so many lines as there are.
+They are compared with the real store's answers on a copy of each, line by line. Differences come from behaviour of
+RocketMQ that reput does not repeat; each has its reason here, with the number of lines.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ WAIT_S = 60.0
 HEADLESS = ("Cobalt_orders-11", 0)
 TORN_AT = 169476
 
-# A unit at physical offset 0 whose record is gone with the log's head: RocketMQ counts it, and the queue's minimum with
-# it, and hands out another message's bytes.
+# A unit with offset 0 whose record is gone with the log's head: RocketMQ counts it in the queue's minimum, and returns
+# another message's bytes.
 OLD_UNIT = "a unit at offset 0"
-# A record torn in its properties: RocketMQ keeps it, with zeros in it and under the keys that it had.
+# A record torn in its properties: RocketMQ keeps it, with zeros in it and under its former keys.
 TORN_RECORD = "a torn record is kept"
-# Abnormal recovery dispatches the last record again, and its keys are there twice.
+# Abnormal recovery dispatches the last record again, so its keys are there twice.
 TWICE = "keys are there twice"
-# Abnormal recovery drops the partial index file and dispatches again from a later segment: keys in between are gone.
+# Abnormal recovery drops the partial index file and dispatches again from a later segment: keys in between are lost.
 LOST_KEYS = "keys are lost"
 
-# The index keeps the entries of records behind the cut, and they count among those that were asked for.
+# The index keeps the entries of records beyond the cut, and they count towards the requested number.
 CUT_KEYS = "keys of cut records count"
 
 PARTS: dict[str, dict[str, int]] = {
@@ -68,7 +68,7 @@ def asked(root: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def differences(store: reput.Store, root: Path, is_4: bool) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield each question that is answered otherwise, with reput's answer."""
+    """Yield each question with a different answer, and reput's answer."""
     for line in asked(root, "commitLog"):
         bounds = (store._engine.writer.commit_log_offset_min, store.appended)
         if bounds != (line["minOffset"], line["maxOffset"]):
@@ -88,7 +88,7 @@ def differences(store: reput.Store, root: Path, is_4: bool) -> Iterator[tuple[di
         offsets = [record.commit_log_offset for record in found]
         if offsets != line["offsets"]:
             yield line, offsets
-    # RocketMQ 4 goes by the times at which the queues' files were written last, and that is now.
+    # RocketMQ 4 uses the modification times of the queues' files, which are the present here.
     for line in () if is_4 else asked(root, "offsetByTime"):
         boundary = BoundaryType(line["boundary"]) if line["boundary"] else BoundaryType.LOWER
         offset = store._engine.reader.offset_by_time(line["topic"], line["queueId"], line["time"], boundary)
@@ -97,11 +97,11 @@ def differences(store: reput.Store, root: Path, is_4: bool) -> Iterator[tuple[di
 
 
 def reason(name: str, line: dict[str, Any], found: Any) -> str | None:
-    """Return why reput answers otherwise; None: it should not."""
+    """Return why reput answers differently; None: it should not."""
     if name.startswith("aged-4.9/head"):
         return OLD_UNIT if (line["topic"], line["queueId"]) == HEADLESS and line["minOffset"] == 0 else None
     if name == "crash-5.3/soft-before":
-        # Where the log ends before that record, RocketMQ's answers end behind it.
+        # If the log ends before that record, RocketMQ's answers end after it.
         return TORN_RECORD
     if line["q"] != "queryMessage":
         return None
@@ -117,13 +117,13 @@ def reason(name: str, line: dict[str, Any], found: Any) -> str | None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_what_readers_get_after_a_recovery(golden, broker_properties, name):
-    """As from the real store, but for what it does wrong. No key or unit is lost that the log still holds."""
+    """As from the real store, except for its mistakes. No key or unit is lost that the log still has."""
     set_name, _, part = name.partition("/")
     root = golden(set_name) / part
     directory = root / "store"
     config = broker_properties(set_name)
     if set_name == "damaged-4.9":
-        # RocketMQ ends the log before the first damaged record by itself; here somebody has to say so.
+        # RocketMQ itself ends the log before the first damaged record; here an operator must decide that.
         cut(directory, 660987)
     with reput.open(directory, mode="inline", config=config) as store:
         for view in store.settings.dispatchers:

@@ -1,4 +1,4 @@
-"""What the `reput` command refuses: one line that says what is wrong, an exit code that scripts can tell apart."""
+"""Refusals of the `reput` command: one line with the reason, and an exit code for scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READING_VERBS = {
 @pytest.mark.parametrize("verb", READING_VERBS)
 @pytest.mark.parametrize("kind", ["absent", "empty", "no store"])
 def test_a_directory_that_is_no_store_is_refused_and_left_alone(tmp_path, verb, kind):
-    """Nothing is made in it, whatever it is."""
+    """Nothing is created in it, whatever it is."""
     directory = tmp_path / "directory"
     if kind != "absent":
         directory.mkdir()
@@ -45,7 +45,7 @@ def test_a_directory_that_is_no_store_is_refused_and_left_alone(tmp_path, verb, 
 
 @pytest.mark.parametrize("verb", ["rebuild", "export"])
 def test_a_verb_that_writes_elsewhere_makes_nothing_without_a_store(tmp_path, verb):
-    """The target is made only when there is something to put into it."""
+    """The target is created only when there is something to write."""
     target = ("--target", tmp_path / "target") if verb == "rebuild" else (tmp_path / "target",)
     ended = run_reput(verb, tmp_path / "absent", *target)
     assert ended.code == 3
@@ -53,7 +53,7 @@ def test_a_verb_that_writes_elsewhere_makes_nothing_without_a_store(tmp_path, ve
 
 
 def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
-    """The process id of the holder stands in the sentence."""
+    """The error has the holder's process id."""
     store = tmp_path / "store"
     command = [sys.executable, "-c", HOLD_STORE, str(store)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -80,7 +80,7 @@ def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
     ],
 )
 def test_a_wrong_request_is_refused_with_the_name_in_the_sentence(golden_read_only, arguments, named):
-    """An unknown verb, option or setting, and a word where a number is due: exit code 2."""
+    """An unknown verb, option or setting, and a word in place of a number: exit code 2."""
     store = golden_read_only("lmq-5.3") / "store"
     ended = run_reput(*(store if argument == "STORE" else argument for argument in arguments))
     assert ended.code == 2
@@ -89,7 +89,7 @@ def test_a_wrong_request_is_refused_with_the_name_in_the_sentence(golden_read_on
 
 
 def test_a_key_that_is_not_there_is_the_answer_no(golden_read_only):
-    """Nothing was found: exit code 1, and nothing on stdout."""
+    """There is no result: exit code 1, and no output."""
     ended = run_reput("query", golden_read_only("basic-5.3") / "store", "Meadow_orders-12", "absent")
     assert ended.code == 1
     assert ended.stdout == ""

@@ -1,4 +1,4 @@
-"""The golden sets themselves: what the other tests rely on."""
+"""The golden sets themselves, on which the other tests rely."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from golden_sets import CLEAN_SETS, DATA, PART_SETS, tree_digest
 
 
 def test_every_packed_set_is_known():
-    """No golden store lies here without being tested, and none is tested that does not lie here."""
+    """Every golden store in the folder is tested, and every tested one exists."""
     assert {path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.gz")} == {*CLEAN_SETS, *PART_SETS}
 
 
@@ -26,14 +26,14 @@ def test_every_set_is_as_described(golden_read_only, golden_about, name):
             for path in store.rglob("*")
             if path.is_file()
         }
-        # The paths that RocksDB keeps in them were taken out.
+        # The paths that RocksDB stores in them were removed.
         for path in [path for path in found if path.startswith("rocksdbstore/OPTIONS-")]:
             found[path]["size"] = described["files"][path]["size"]
         assert found == described["files"]
 
 
 def test_a_copy_is_fresh_and_writable(golden, golden_read_only):
-    """What a test does to its copy, no other test sees."""
+    """Changes to a test's copy are not visible to other tests."""
     first, second = golden("lmq-5.3"), golden("lmq-5.3")
     assert first != second
     (first / "store" / "checkpoint").write_bytes(b"")
@@ -41,7 +41,7 @@ def test_a_copy_is_fresh_and_writable(golden, golden_read_only):
 
 
 def test_a_part_without_a_listing_has_the_head_of_the_shared_one(golden_listing, golden_about):
-    """Parts share one listing; each holds as many of its lines as its own log has records."""
+    """Parts share one listing; each has as many of its lines as its own log has records."""
     parts = golden_about("crash-5.3")["parts"]
     for part, described in parts.items():
         assert len(golden_listing(f"crash-5.3/{part}")) == described["listing"]["records"]

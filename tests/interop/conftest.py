@@ -16,7 +16,7 @@ from reput.settings import Settings
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every scenario as long but in one version, which the scenario's name picks."""
+    """Mark every scenario as long except in one version, chosen by the scenario's name."""
     scenarios: dict[tuple[object, ...], dict[str, pytest.Item]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("java") and "version" in item.fixturenames:
@@ -55,5 +55,5 @@ def rocketmq_of(tmp_path: Path) -> Iterator[Callable[..., RocketMQStore]]:
 
 @pytest.fixture
 def rocketmq(version: str, rocketmq_of: Callable[..., RocketMQStore]) -> Callable[..., RocketMQStore]:
-    """Open a directory with the present version's store."""
+    """Open a directory with the current version's store."""
     return partial(rocketmq_of, version)

@@ -1,6 +1,6 @@
-"""Sizes of files in which RocketMQ and reput hand a store to each other.
+"""Sizes of files for stores that RocketMQ and reput pass to each other.
 
-Small enough that every round crosses the end of segments, of queue files and of index files.
+Small enough that every round crosses the ends of segments, queue files and index files.
 """
 
 from __future__ import annotations

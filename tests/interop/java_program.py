@@ -1,4 +1,4 @@
-"""The Java program of this folder, built by Maven against one version of RocketMQ, once, outside of the repository."""
+"""The Java program of this folder, built by Maven against one version of RocketMQ, once, outside the repository."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from reput.store.record.message import Message
 
 __all__ = ["OLDER_VERSIONS", "VERSIONS", "enters_tags", "java_command"]
 
-# Those that run all tests. The newest has those of what it changed: each start of it takes seconds.
+# Versions that run all tests. The newest runs the tests of its changes: each start of it takes seconds.
 OLDER_VERSIONS = ("4.9.7", "5.3.3")
 VERSIONS = (*OLDER_VERSIONS, "5.5.0")
 SOURCES = Path(__file__).with_name("java")
 BUILD_SECONDS_MAX = 600
-# What Maven says when it cannot reach a repository, as opposed to when it cannot compile.
+# Maven's messages when it cannot reach a repository, as opposed to compile errors.
 UNREACHABLE = ("Could not transfer", "Could not resolve dependencies", "could not be resolved", "Unknown host")
 JVM_OPTIONS = (
     "-Xms32m",
     "-Xmx192m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    # Lets RocketMQ unmap its files on a Java of today.
+    # Lets RocketMQ unmap its files on a current Java.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -41,7 +41,7 @@ JVM_OPTIONS = (
 )
 ARCHIVE = "classes.jsa"
 SMALL_SEGMENTS = "mappedFileSizeCommitLog=4096"
-# What every test asks, so that the archive has the classes that answer.
+# Questions that every test asks, so that the archive includes the classes for their answers.
 QUESTIONS = (
     {"do": "clock", "ms": 1},
     put_question(Message("orders", b"", keys="k"), Settings(), 1),
@@ -58,9 +58,9 @@ def enters_tags(version: str) -> bool:
 
 
 def java_command(version: str, home: Path) -> list[str]:
-    """Return how the program is run against *version*; *home* is where RocketMQ may keep files of its own.
+    """Return the command for the program with *version*; *home* is a directory for RocketMQ's own files.
 
-    Skips the test where Java or Maven is missing, or Maven cannot fetch RocketMQ.
+    Skips the test if Java or Maven is missing, or Maven cannot fetch RocketMQ.
     """
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
@@ -71,7 +71,7 @@ def java_command(version: str, home: Path) -> list[str]:
 
 
 def command(built: Path, home: Path, *options: str) -> list[str]:
-    """Return how a program that was built is run."""
+    """Return the command for a built program."""
     return [
         *("java", *JVM_OPTIONS, *options, f"-Duser.home={home}"),
         *("-cp", f"{built / 'interop-1.jar'}:{built / 'lib'}/*", "interop.Main"),
@@ -79,11 +79,11 @@ def command(built: Path, home: Path, *options: str) -> list[str]:
 
 
 def built_program(version: str) -> Path:
-    """Return where the program lies that was built against *version*, building it if that was not done yet."""
+    """Return the path of the program built against *version*, after building it if necessary."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reput-interop"
     cache.mkdir(parents=True, exist_ok=True)
     built = cache / f"{version}-{digest_of_sources()}"
-    # Several test processes may come at once; one builds.
+    # Several test processes may arrive at the same time; one builds.
     with (cache / f"{version}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
@@ -99,9 +99,9 @@ def built_program(version: str) -> Path:
 
 
 def archive_classes(built: Path) -> None:
-    """Run the program once and have the JVM keep its classes as it has parsed them (AppCDS): a third of each start.
+    """Run the program once so that the JVM archives its parsed classes (AppCDS), which saves a third of each start.
 
-    Of a JVM that cannot do that the archive is empty; one that an archive does not fit goes without.
+    If a JVM cannot do that, the archive is empty; a JVM ignores an archive that does not match it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "store"
@@ -119,7 +119,7 @@ def archive_classes(built: Path) -> None:
 
 
 def digest_of_sources() -> str:
-    """Return a short name of what the sources say now."""
+    """Return a digest of the sources."""
     digest = hashlib.sha256()
     for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes())
@@ -127,7 +127,7 @@ def digest_of_sources() -> str:
 
 
 def build(version: str, target: Path) -> None:
-    """Have Maven fetch RocketMQ and compile the program into *target*."""
+    """Let Maven fetch RocketMQ and compile the program into *target*."""
     command = [
         *("mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml")),
         f"-Drocketmq.version={version}",

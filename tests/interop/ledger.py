@@ -1,6 +1,6 @@
-"""Ledger: every message that either program has stored, kept apart from both, and what each must answer about it.
+"""Ledger: every message that either program has stored, recorded separately, and the expected answers about it.
 
-Queue offsets are counted here, so that a program which goes on with a wrong number is found out.
+Queue offsets are counted here, so that a program that continues with a wrong number is detected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEVER_DUE_LEVEL = 18
 
 
 class Ledger:
-    """All records in the order of the log."""
+    """All records, in log order."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -47,11 +47,11 @@ class Ledger:
 
     @property
     def end(self) -> int:
-        """Commit-log offset behind the last record."""
+        """Commit-log offset after the last record."""
         return self.records[-1].commit_log_offset + self.records[-1].record_size if self.records else 0
 
     def add_put(self, message: Message, result: PutMessageResult) -> None:
-        """Take down what reput stored."""
+        """Record a message stored by reput."""
         properties = dict(message.properties or {})
         if message.keys is not None:
             properties["KEYS"] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
@@ -76,7 +76,7 @@ class Ledger:
         assert result.queue_offset == self.records[-1].queue_offset
 
     def add_answer(self, question: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Take down what RocketMQ stored."""
+        """Record a message stored by RocketMQ."""
         assert answer["status"] == "PUT_OK", answer
         self.add(
             commit_log_offset=answer["physicalOffset"],
@@ -93,7 +93,7 @@ class Ledger:
         assert answer["queueOffset"] == self.records[-1].queue_offset
 
     def add(self, *, topic: str, queue_id: int, body: bytes, **fields: Any) -> None:
-        """Take down one record; it begins where the one before ended, or in the next segment."""
+        """Record one message; it begins where the previous one ended, or in the next segment."""
         segment_size = self.settings.mapped_file_size_commit_log
         next_segment = self.end - self.end % segment_size + segment_size
         assert fields["commit_log_offset"] in (self.end, next_segment), (
@@ -120,13 +120,13 @@ class Ledger:
         self.next_offsets[topic, queue_id] += 1
 
     def take_over(self, record: Record) -> None:
-        """Take down a record of which the writer was killed before it could say that it was stored."""
+        """Record a message whose writer was killed before it could acknowledge it."""
         assert record.queue_offset == self.next_offsets[record.topic, record.queue_id]
         self.records.append(record)
         self.next_offsets[record.topic, record.queue_id] += 1
 
     def take_back(self) -> Record:
-        """Take the last record off, which the store has lost."""
+        """Remove the last record, which the store has lost."""
         record = self.records.pop()
         self.next_offsets[record.topic, record.queue_id] -= 1
         return record
@@ -139,7 +139,7 @@ class Ledger:
         return queues
 
     def keys(self) -> dict[tuple[str, str], list[Record]]:
-        """Return the records of every key of a topic, those of a unique key included."""
+        """Return the records of every key of a topic, including unique keys."""
         keys: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for record in self.records:
             for key in [*record.keys, *([record.uniq_key] if record.uniq_key else [])]:
@@ -149,7 +149,7 @@ class Ledger:
 
 
 def comparable(records: Iterable[Record]) -> list[Record]:
-    """Return *records* without what RocketMQ's decoder does not say: magic codes, and properties without a value."""
+    """Return *records* without fields that RocketMQ's decoder lacks: magic codes, and properties without a value."""
     return [
         replace(record, magic_code=0, properties={name: value for name, value in record.properties.items() if value})
         for record in records
@@ -161,8 +161,8 @@ def assert_read_by_rocketmq(
 ) -> None:
     """RocketMQ finds every message in the log and in its queue; with *by_key* by each key, with *by_time* by its time.
 
-    Version 4 chooses a queue's file by the time at which it was last changed, so there *by_time* asks for queues of
-    one file. After a crash of its own, RocketMQ may miss keys.
+    Version 4 chooses a queue's file by its modification time, so *by_time* then only covers queues of one file. After a
+    crash of its own, RocketMQ may miss keys.
     """
     assert store.records() == ledger.records
     assert store.queues() == {queue: (0, next_offset) for queue, next_offset in ledger.next_offsets.items()}
@@ -178,7 +178,7 @@ def assert_read_by_rocketmq(
 
 
 def without_repetitions(records: list[Record]) -> list[Record]:
-    """Return *records* without those that stood right before."""
+    """Return *records* without immediate repetitions."""
     return [record for at, record in enumerate(records) if at == 0 or record != records[at - 1]]
 
 
@@ -196,7 +196,7 @@ def assert_read_by_reput(store: Any, ledger: Ledger) -> None:
 
 
 def put_by_reput(store: Any, ledger: Ledger, messages: list[Message]) -> None:
-    """Have reput put *messages*, a third of them in one batch, and take them down."""
+    """Let reput put *messages*, a third of them in one batch, and record them."""
     batch, alone = messages[: len(messages) // 3], messages[len(messages) // 3 :]
     for message, result in zip(batch, store.put_batch(batch), strict=True):
         ledger.add_put(message, result)
@@ -205,7 +205,7 @@ def put_by_reput(store: Any, ledger: Ledger, messages: list[Message]) -> None:
 
 
 def put_by_rocketmq(store: RocketMQStore, ledger: Ledger, messages: list[Message], clock_ms: int | None = None) -> None:
-    """Have RocketMQ put *messages*, without the delayed ones, which it would change in its own way; take them down.
+    """Let RocketMQ put *messages* except delayed ones, which it would change in its own way; record them.
 
     Args:
         clock_ms: store time of the first; each further one is stored a minute later. None: the machine's clock.

@@ -1,4 +1,4 @@
-"""The same message for both stores: what RocketMQ must be asked, so that it stores what reput does."""
+"""The same message for both stores: questions that make RocketMQ store what reput stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["batch_question", "put_question"]
 
 
 def put_question(message: Message, settings: Settings, born_timestamp: int, **fields: object) -> dict[str, object]:
-    """Return the question that has RocketMQ put *message*; *fields* are RocketMQ's and come on top."""
+    """Return the question that makes RocketMQ put *message*; *fields* are additional RocketMQ fields."""
     return {
         "do": "put",
         **shared(message, settings, born_timestamp),
@@ -22,7 +22,7 @@ def put_question(message: Message, settings: Settings, born_timestamp: int, **fi
 
 
 def batch_question(messages: Sequence[Message], settings: Settings, born_timestamp: int) -> dict[str, object]:
-    """Return the question that has RocketMQ put *messages*, of one queue, as one batch."""
+    """Return the question that makes RocketMQ put *messages*, of one queue, as one batch."""
     return {
         "do": "put_batch",
         **shared(messages[0], settings, born_timestamp),
@@ -32,10 +32,10 @@ def batch_question(messages: Sequence[Message], settings: Settings, born_timesta
 
 
 def shared(message: Message, settings: Settings, born_timestamp: int) -> dict[str, object]:
-    """Return what all messages of a batch have in common."""
+    """Return the common fields of a batch's messages."""
     return {
         "topic": message.topic,
-        # reput keeps a topic that nobody has described in one queue.
+        # In reput, a topic without a description has one queue.
         "queueId": message.queue_id or 0,
         "sysFlag": 0,
         "bornTimestamp": born_timestamp,
@@ -47,7 +47,7 @@ def shared(message: Message, settings: Settings, born_timestamp: int) -> dict[st
 
 
 def own(message: Message) -> dict[str, object]:
-    """Return what each message has of its own; its properties are the very string that reput stores."""
+    """Return the individual fields of a message; its properties are the exact string that reput stores."""
     return {
         "body": base64.b64encode(message.body).decode(),
         "flag": message.flag,

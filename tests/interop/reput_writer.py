@@ -1,4 +1,4 @@
-"""ReputWriter: reput writing a store in a process of its own, which can be killed like any other."""
+"""ReputWriter: a separate process in which reput writes a store, and which can be killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_SECONDS_MAX = 60
 
 
 class ReputWriter:
-    """Ends by `kill`, or at the end of a ``with``, which kills."""
+    """Ends by `kill`, or at the end of a ``with``, which kills it."""
 
     def __init__(self, directory: Path, options: dict[str, object]) -> None:
         """Start the process and wait until it has the store open."""
@@ -45,7 +45,7 @@ class ReputWriter:
         self.kill()
 
     def put(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """Put *messages*, each after the one before was acknowledged."""
+        """Put *messages*, each after the previous one was acknowledged."""
         results = []
         for message in messages:
             self.send([message])
@@ -53,7 +53,7 @@ class ReputWriter:
         return results
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Hand *messages* over without waiting."""
+        """Send *messages* without waiting."""
         self.stdin.write(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
         self.stdin.flush()
 
@@ -62,17 +62,17 @@ class ReputWriter:
         return [msgspec.json.decode(self.stdout.readline(), type=PutMessageResult) for _ in range(count)]
 
     def kill(self) -> list[PutMessageResult]:
-        """``kill -9`` the writer, wait until its group is gone, and return the acknowledgements that were under way."""
+        """``kill -9`` the writer, wait until its group is gone, and return the pending acknowledgements."""
         self.process.kill()
         rest = self.stdout.read() if not self.stdout.closed else b""
         self.stdout.close()
-        # Messages may be left over that nobody reads any more.
+        # There may be unread messages.
         with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
         self.process.wait(END_SECONDS_MAX)
         lock = self.directory / "reput" / "group.lock"
         if lock.exists():
-            # Its processes hold this lock as long as one of them lives.
+            # Its processes hold this lock until the last one has ended.
             with lock.open() as group:
                 fcntl.flock(group, fcntl.LOCK_EX)
         whole = rest[: rest.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""RocketMQStore: a directory opened by RocketMQ's own store, in a Java process that is asked over pipes."""
+"""RocketMQStore: a directory opened by RocketMQ's own store, in a Java process, with questions over pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME_MAX = 2**62
 
 
 class RocketMQError(Exception):
-    """RocketMQ did not answer; the text is its own."""
+    """RocketMQ failed; the text is its own."""
 
 
 def java_settings(settings: Settings) -> dict[str, object]:
@@ -31,13 +31,13 @@ def java_settings(settings: Settings) -> dict[str, object]:
         "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
         "maxHashSlotNum": settings.max_hash_slot_num,
         "maxIndexNum": settings.max_index_num,
-        # After a kill RocketMQ 5.5 looks back over ten segments, which hold a handful of messages here.
+        # After a kill RocketMQ 5.5 reads back ten segments, which hold only a handful of messages here.
         "commitLogRecoverMaxNum": 2**31 - 1,
     }
 
 
 class RocketMQStore:
-    """Opened at construction; ends by `shutdown`, `kill`, or at the end of a ``with``, which kills."""
+    """Opened by the constructor; ends by `shutdown`, `kill`, or at the end of a ``with``, which kills it."""
 
     def __init__(self, command: list[str], directory: Path, settings: dict[str, object]) -> None:
         """Load and start the store, and wait until everything in its log is dispatched.
@@ -83,7 +83,7 @@ class RocketMQStore:
     def answer(self) -> dict[str, Any]:
         """Wait for one line."""
         assert self.process.stdout is not None
-        # One answer a question, so nothing of it can lie in the buffer while the pipe is empty.
+        # One answer per question, so the buffer is empty while the pipe is.
         ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS_MAX)
         line = self.process.stdout.readline() if ready else b""
         answer: dict[str, Any] = json.loads(line) if line else {"error": "no answer"}
@@ -92,7 +92,7 @@ class RocketMQStore:
         return answer
 
     def records(self) -> list[Record]:
-        """Return every record of the log, in its order."""
+        """Return every record of the log, in order."""
         return [record_of(line) for line in self.ask("records")["records"]]
 
     def queues(self) -> dict[tuple[str, int], tuple[int, int]]:
@@ -103,7 +103,7 @@ class RocketMQStore:
         }
 
     def read_queue(self, topic: str, queue_id: int, queue_offset: int = 0) -> list[Record]:
-        """Return all messages of a queue from *queue_offset* on, as a consumer would read them."""
+        """Return all messages of a queue from *queue_offset* on, as a consumer reads them."""
         records: list[Record] = []
         while True:
             answer = self.ask("get", topic=topic, queueId=queue_id, queueOffset=queue_offset, count=32)
@@ -115,30 +115,30 @@ class RocketMQStore:
             queue_offset = answer["nextBeginOffset"]
 
     def query(self, topic: str, key: str) -> list[Record]:
-        """Return the messages of one key, of all times."""
+        """Return the messages of one key, of any time."""
         answer = self.ask("query", topic=topic, key=key, count=QUERY_COUNT_MAX, begin=0, end=TIME_MAX)
         return [record_of(line) for line in answer["records"]]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the queue offset that belongs to a store time."""
+        """Return the queue offset for a store time."""
         return int(self.ask("offset_by_time", topic=topic, queueId=queue_id, timestamp=timestamp)["queueOffset"])
 
     def set_clock(self, ms: int) -> None:
-        """Have all further records stored at this time."""
+        """Store all further records with this time."""
         self.ask("clock", ms=ms)
 
     def shutdown(self) -> None:
-        """Close the store as a broker does when it is stopped."""
+        """Close the store like a broker that is stopped."""
         self.ask("shutdown")
         self.end()
 
     def kill(self) -> None:
-        """End the process as ``kill -9`` does."""
+        """End the process like ``kill -9``."""
         self.process.kill()
         self.end()
 
     def end(self) -> None:
-        """Wait for the process and give its pipes back."""
+        """Wait for the process and close its pipes."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -147,7 +147,7 @@ class RocketMQStore:
 
 
 def record_of(line: dict[str, Any]) -> Record:
-    """Return a record as reput's decoder would, from what RocketMQ's decoder says. Magic codes it does not say."""
+    """Return a record like one of reput's decoder, from RocketMQ's decoder, which lacks magic codes."""
     return Record(
         commit_log_offset=line["physicalOffset"],
         record_size=line["size"],

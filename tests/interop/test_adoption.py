@@ -1,4 +1,4 @@
-"""Stores that RocketMQ began: reput opens them for writing, whatever kinds of records they hold."""
+"""Stores created by RocketMQ: reput opens them for writing, whatever kinds of records they hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INNER_BATCH = 0xC0
 
 @pytest.mark.parametrize("end", ["shutdown", "kill"])
 def test_a_store_of_rocketmqs_goes_on_under_reput(tmp_path, rocketmq, end):
-    """Its queue offsets continue, its messages are read, and RocketMQ takes the store back."""
+    """Its queue offsets continue, its messages can be read, and RocketMQ can open the store again."""
     directory = tmp_path / "store"
     directory.mkdir()
     ledger = Ledger(SETTINGS)
@@ -52,7 +52,7 @@ def test_a_store_of_rocketmqs_goes_on_under_reput(tmp_path, rocketmq, end):
 
 
 def test_transactions_batches_and_repeats_keep_their_places(tmp_path, rocketmq):
-    """Prepared and rolled back records have no place in a queue; a batch has one for each of its messages."""
+    """Prepared and rolled-back records have no queue offset; a batch has one for each of its messages."""
     directory = tmp_path / "store"
     directory.mkdir()
     opened = rocketmq(directory, SETTINGS)
@@ -87,7 +87,7 @@ def test_transactions_batches_and_repeats_keep_their_places(tmp_path, rocketmq):
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_messages_dispatched_to_several_queues_are_found_in_each(tmp_path, rocketmq):
-    """Light message queues: one record, a unit in its own queue and one in each that its property names."""
+    """Light message queues: one record, with a unit in its own queue and one in each queue that its property names."""
     directory = tmp_path / "store"
     directory.mkdir()
     light = {"enableLmq": True, "enableMultiDispatch": True}
@@ -149,7 +149,7 @@ def test_long_topics_and_record_crcs_are_read_by_both(tmp_path, rocketmq):
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_a_topic_that_rocketmq_deleted_and_made_again_is_its_new_life(tmp_path, rocketmq):
-    """Killed, with its queues or without: reput gives each place to the record that has it now, and RocketMQ agrees."""
+    """Killed, with its queues or without: reput assigns each place to its current record, like RocketMQ."""
     directory = tmp_path / "store"
     directory.mkdir()
     opened = rocketmq(directory, SETTINGS)
@@ -181,7 +181,7 @@ def test_a_topic_that_rocketmq_deleted_and_made_again_is_its_new_life(tmp_path, 
 
 @pytest.mark.parametrize("version", ["5.5.0"], indirect=True)
 def test_messages_are_found_by_their_tags_whoever_put_them(tmp_path, rocketmq):
-    """RocketMQ enters tags from 5.4 on, and reput goes on with them in such a store."""
+    """RocketMQ enters tags from 5.4 on, and reput continues to do so in such a store."""
     directory = tmp_path / "store"
     directory.mkdir()
     opened = rocketmq(directory, SETTINGS)
@@ -200,14 +200,14 @@ def test_messages_are_found_by_their_tags_whoever_put_them(tmp_path, rocketmq):
         store.wait_for("index", store.appended, timeout=60)
         assert [record.body for record in store.query("orders", tags="paid")] == expected
     opened = rocketmq(directory, SETTINGS)
-    # By tag it looks for the hash of this key.
+    # A query by tag searches for the hash of this key.
     assert [record.body for record in opened.query("orders", "T#paid")] == expected
     opened.kill()
 
 
 @pytest.mark.parametrize("version", ["5.5.0"], indirect=True)
 def test_batch_queues_are_read_and_left_as_they_are(tmp_path, rocketmq):
-    """Each message of a batch is one for reput's consumers, and RocketMQ finds its queue where it left it."""
+    """reput's consumers receive each message of a batch, and RocketMQ finds its queue unchanged."""
     directory = tmp_path / "store"
     directory.mkdir()
     opened = rocketmq(directory, SETTINGS)

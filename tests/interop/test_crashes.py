@@ -1,4 +1,4 @@
-"""After a crash of the one, the other finds what it needs: abort, checkpoint, a log that is cut where it is torn."""
+"""After a crash of one program, the other finds what it needs: abort, checkpoint, a log cut where it is torn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from small_store import overwrite
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
-# Index files are large enough for all keys, so that a crash always meets one that is not full.
+# Index files are large enough for all keys, so that a crash always meets a partial one.
 FILE_SIZES = {
     "mapped_file_size_commit_log": 4096,
     "mapped_file_size_consume_queue": 400,
@@ -46,21 +46,21 @@ def hours_ago(hours: int) -> int:
 
 
 def kill_after_puts(directory: Path, ledger: Ledger, messages: list[Message]) -> None:
-    """Have a reput in a process of its own put *messages* and be killed."""
+    """Let a reput in a separate process put *messages* and be killed."""
     with ReputWriter(directory, {**FILE_SIZES, "mode": "inline"}) as writer:
         for message, result in zip(messages, writer.put(messages), strict=True):
             ledger.add_put(message, result)
 
 
 def test_a_killed_reput_leaves_a_checkpoint_by_which_rocketmq_finds_every_key(tmp_path, rocketmq):
-    """RocketMQ drops the index file that was not full and dispatches again only from the checkpoint's times on.
+    """RocketMQ drops the partial index file and dispatches again only from the checkpoint's times on.
 
-    So those must not lie behind the begin of that file, which a RocketMQ has begun hours before.
+    So those must not be later than the begin of that file, which RocketMQ created hours before.
     """
     directory = tmp_path / "store"
     directory.mkdir()
     ledger = Ledger(SETTINGS)
-    # With synchronous flush the checkpoint has all its times after a short run, too.
+    # With synchronous flush the checkpoint also has all its times after a short run.
     opened = rocketmq(directory, SETTINGS, flushDiskType="SYNC_FLUSH")
     put_by_rocketmq(opened, ledger, random_messages(random.Random(1), 60), hours_ago(5))
     opened.shutdown()
@@ -72,15 +72,15 @@ def test_a_killed_reput_leaves_a_checkpoint_by_which_rocketmq_finds_every_key(tm
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_keys_that_rocketmq_loses_in_a_crash_are_found_by_reput(tmp_path, rocketmq):
-    """Killed and started again, RocketMQ has dropped its last index file and built only the end of it again.
+    """Killed and started again, RocketMQ has dropped its last index file and rebuilt only the end of it.
 
-    Mostly: how far its flush service had come decides. Reput has to find every key either way.
+    That is the usual case, depending on the progress of its flush service. reput must find every key in any case.
     """
     assert any(keys_are_lost_by_rocketmq_alone(tmp_path / f"store-{crash}", rocketmq) for crash in range(10))
 
 
 def keys_are_lost_by_rocketmq_alone(directory, rocketmq):
-    """Have RocketMQ crash, ask both for every key, and return whether RocketMQ has lost any."""
+    """Let RocketMQ crash, ask both for every key, and return whether RocketMQ has lost any."""
     ledger = Ledger(SETTINGS)
     with reput.open(directory, mode="inline", **FILE_SIZES) as store:
         put_by_reput(store, ledger, random_messages(random.Random(1), 20))
@@ -101,7 +101,7 @@ def keys_are_lost_by_rocketmq_alone(directory, rocketmq):
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, rocketmq, flush_disk_type):
-    """RocketMQ finds every acknowledged message; what it finds beyond goes on in the same order, without gaps."""
+    """RocketMQ finds every acknowledged message; further ones follow in order, without gaps."""
     directory = tmp_path / "store"
     ledger = Ledger(SETTINGS)
     for seed in range(3):
@@ -121,7 +121,7 @@ def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, 
 
 
 def test_rocketmq_cuts_a_record_that_reput_could_not_write_whole(tmp_path, rocketmq):
-    """The queue has its unit and the index its keys already; all of them go, and the queue offset is given again."""
+    """The queue already has its unit and the index its keys; all are removed, and the queue offset is reused."""
     directory = tmp_path / "store"
     ledger = Ledger(SETTINGS)
     kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), LAST])
@@ -135,7 +135,7 @@ def test_rocketmq_cuts_a_record_that_reput_could_not_write_whole(tmp_path, rocke
 
 
 def test_reput_cuts_a_record_that_rocketmq_could_not_write_whole(tmp_path, rocketmq):
-    """And RocketMQ goes on behind what reput put in its place."""
+    """RocketMQ continues after what reput put in its place."""
     directory = tmp_path / "store"
     directory.mkdir()
     ledger = Ledger(SETTINGS)
@@ -155,7 +155,7 @@ def test_reput_cuts_a_record_that_rocketmq_could_not_write_whole(tmp_path, rocke
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_path, rocketmq):
-    """Lengths and body fit, so RocketMQ goes on behind it; then it is a record like any other, zeros in it or not."""
+    """Sizes and body are right, so RocketMQ continues after it; then it is an ordinary record, even with zeros."""
     directory = tmp_path / "store"
     ledger = Ledger(SETTINGS)
     kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), LAST])
@@ -171,7 +171,7 @@ def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 @pytest.mark.parametrize("end", ["shutdown", "kill"])
 def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, rocketmq, end):
-    """Whole records lie behind RocketMQ's end, older than its last: they neither come back nor count as damage."""
+    """Whole records after RocketMQ's end, older than its last one, neither come back nor count as damage."""
     directory = tmp_path / "store"
     ledger = Ledger(SETTINGS)
     kill_after_puts(directory, ledger, [*random_messages(random.Random(1), 50), *[LAST] * 5])
@@ -216,5 +216,5 @@ def test_what_fits_behind_rocketmqs_end_comes_back_in_both(tmp_path, rocketmq):
 
 
 def tear(directory: Path, record: Record, size: int) -> None:
-    """Zero the last *size* bytes of a record, as a disk leaves it whose power failed."""
+    """Zero the last *size* bytes of a record, like a disk after a power failure."""
     overwrite(directory, record.commit_log_offset + record.record_size - size, bytes(size))

@@ -1,4 +1,4 @@
-"""One store in turn under reput and RocketMQ: each reads all that the other wrote, and goes on where it ended."""
+"""One store alternately under reput and RocketMQ: each reads everything that the other wrote, and continues it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROUNDS = 3
 STEPS = 8
 COUNT = 40
 IPV6 = {"store_host": "[::1]:10911", "born_host": "[2001:db8::17]:40001"}
-# With queues of one file each, version 4 finds messages by their time, too.
+# If each queue has one file, version 4 also finds messages by time.
 ONE_QUEUE_FILE = {**FILE_SIZES, **IPV6, "mapped_file_size_consume_queue": 20_000}
 
 
 def epoch_starts(store: reput.Store) -> list[int]:
-    """Return where the epochs of the log begin."""
+    """Return the begins of the log's epochs."""
     return [epoch.start_offset for epoch in store._engine.writer.epochs.history]
 
 
@@ -70,7 +70,7 @@ def test_clean_closes_hand_the_store_over(tmp_path, rocketmq, version, options):
 
 @pytest.mark.parametrize("mode", ["inline", "processes"])
 def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
-    """Both are killed, three times: every acknowledged message is there, in its queue and under its keys."""
+    """Both are killed, three times: every acknowledged message exists, in its queue and under its keys."""
     options = {**FILE_SIZES, "mode": mode}
     settings = Settings(**FILE_SIZES)
     rng = random.Random(9)
@@ -95,7 +95,7 @@ def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_of, seed):
-    """reput and all RocketMQs, each closed or killed as it comes: all read all, and reput finds every key."""
+    """reput and all versions of RocketMQ, randomly closed or killed: all read everything, and reput finds every key."""
     settings = Settings(**FILE_SIZES)
     rng = random.Random(seed)
     ledger = Ledger(settings)
@@ -120,7 +120,7 @@ def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_
         else:
             directory.mkdir(exist_ok=True)
             opened = rocketmq_of(program, directory, settings)
-            # After its own crash RocketMQ drops its last index file, and builds only the end of it again.
+            # After its own crash RocketMQ drops its last index file, and rebuilds only the end of it.
             rocketmq_has_all_keys = rocketmq_has_all_keys and (ended == "close" or last == "reput")
             assert_read_by_rocketmq(opened, ledger, by_key=rocketmq_has_all_keys)
             put_by_rocketmq(opened, ledger, messages)

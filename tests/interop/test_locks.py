@@ -1,4 +1,4 @@
-"""One program writes a store: each of the two refuses a store that the other one holds."""
+"""Only one program writes a store: each of the two refuses a store that the other one holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = Settings(**FILE_SIZES)
 
 
 def test_reput_refuses_a_store_that_rocketmq_holds(tmp_path, rocketmq):
-    """The error names RocketMQ's process, and reading goes on beside it."""
+    """The error has RocketMQ's process id, and reading still works."""
     directory = tmp_path / "store"
     directory.mkdir()
     opened = rocketmq(directory, SETTINGS)
@@ -38,7 +38,7 @@ def test_reput_refuses_a_store_that_rocketmq_holds(tmp_path, rocketmq):
 
 
 def test_rocketmq_refuses_a_store_that_reput_holds(tmp_path, rocketmq):
-    """RocketMQ looks at the lock only after its recovery, which removes an empty segment: no message is lost by it."""
+    """RocketMQ checks the lock only after its recovery, which removes an empty segment: no message is lost."""
     directory = tmp_path / "store"
     with reput.open(directory, mode="inline", **FILE_SIZES) as store:
         for number in range(60):

@@ -1,8 +1,7 @@
-"""Byte by byte: what reput writes is what RocketMQ would have written, given the same properties string.
+"""Byte by byte: reput writes the same bytes as RocketMQ, given the same properties string.
 
-Both stores get the same messages at the same times, each by its own clock, so nothing has to be left out of the
-comparison: times, hosts, CRCs, the blanks at the ends of segments, and then queue units and index entries are the same
-bytes.
+Both stores get the same messages at the same times, by their own clocks, so the comparison covers everything: times,
+hosts, CRCs, the blanks at the ends of segments, and therefore also queue units and index entries.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.java, pytest.mark.processes]
 
 SEGMENT_SIZE = 4096
 START_MS = 1_700_000_000_000
-# A record's own bytes on topic "orders" with IPv4 hosts, besides body and properties.
+# A record's own bytes on topic "orders" with IPv4 hosts, without body and properties.
 OVERHEAD = 91 + len("orders")
 IPV6 = {"born_host": "[2001:db8::17]:40001", "store_host": "[::1]:10911"}
 MESSAGES = [
@@ -62,7 +61,7 @@ def settings_of(**settings: object) -> Settings:
 def put_by_reput(
     directory: Path, settings: Settings, messages: Sequence[Message | list[Message]], start_ms: int
 ) -> None:
-    """Have reput write *messages*, one a millisecond, and build the views. A list is a batch."""
+    """Let reput write *messages*, one per millisecond, and build the views. A list is a batch."""
     clock = ManualClock(start_ms)
     store = MessageStore(directory, settings, clock=clock)
     for message in messages:
@@ -78,7 +77,7 @@ def put_by_reput(
 def put_by_rocketmq(
     store: RocketMQStore, settings: Settings, messages: Sequence[Message | list[Message]], start_ms: int
 ) -> None:
-    """Have RocketMQ write the same at the same times."""
+    """Let RocketMQ write the same messages at the same times."""
     for ms, message in enumerate(messages, start_ms + 1):
         store.set_clock(ms)
         if isinstance(message, list):
@@ -86,20 +85,20 @@ def put_by_rocketmq(
         else:
             answer = store.ask(**put_question(message, settings, ms))
         assert answer["status"] == "PUT_OK", answer
-    # Answered when all is dispatched. What a killed process has mapped stays in its files.
+    # The answer comes when everything is dispatched. Mapped writes of a killed process stay in its files.
     store.queues()
     store.kill()
 
 
 def data_bytes(root: Path) -> dict[str, bytes]:
-    """Return the files below *root* that hold something, by their names there, without the zeros at their ends."""
+    """Return the nonempty files below *root* by their relative names, without trailing zeros."""
     files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
     return {name: data.rstrip(b"\0") for name, data in sorted(files.items()) if data.strip(b"\0")}
 
 
 @pytest.fixture
 def assert_same_bytes(tmp_path, rocketmq, version):
-    """Return a function that has both write the same, and compares the records as text, then all files as bytes."""
+    """Return a function in which both write the same, and which compares records as text, then all files as bytes."""
 
     def compare(
         messages: Sequence[Message | list[Message]],
@@ -131,25 +130,25 @@ def test_records_are_the_same_bytes(assert_same_bytes):
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 def test_records_with_ipv6_hosts_are_the_same_bytes(assert_same_bytes):
-    """Both hosts take 20 bytes, and the two bits that say so are set."""
+    """Both hosts take 20 bytes, and both flags are set."""
     assert_same_bytes(MESSAGES, settings_of(**IPV6))
 
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
 @pytest.mark.parametrize("which", IPV6)
 def test_one_ipv6_host_among_two_is_the_same_bytes(assert_same_bytes, which):
-    """Each host has its own bit."""
+    """Each host has its own flag."""
     assert_same_bytes(MESSAGES, settings_of(**{which: IPV6[which]}))
 
 
 def test_segments_end_where_rocketmq_ends_them(assert_same_bytes):
-    """A record that leaves exactly a blank's eight bytes stays, one that leaves seven goes to the next segment."""
+    """A record that leaves exactly a blank's eight bytes stays; one that leaves seven goes to the next segment."""
     sizes = [1000, SEGMENT_SIZE - 1000 - 8, 1000, SEGMENT_SIZE - 1000 - 7, 100, SEGMENT_SIZE - 8, 200]
     assert_same_bytes([Message("orders", b"x" * (size - OVERHEAD)) for size in sizes], settings_of())
 
 
 def test_any_messages_are_the_same_bytes(assert_same_bytes):
-    """Three hundred messages of random sizes, queues, tags, keys and properties; the seed is the test's own."""
+    """Three hundred messages of random sizes, queues, tags, keys and properties, from a fixed seed."""
     rng = random.Random(17)
     alphabet = "abc é値\U0001f600"
     messages = []
@@ -171,39 +170,39 @@ def test_any_messages_are_the_same_bytes(assert_same_bytes):
 
 
 def test_batches_are_the_same_bytes(assert_same_bytes):
-    """A batch is one record a message, all of one time, with queue offsets that follow each other."""
+    """A batch has one record per message, all with the same time, with consecutive queue offsets."""
     batch = [Message("orders", b"b%d" % number, tags="paid", keys=f"k{number}", flag=number) for number in range(10)]
-    # The last one finds no room and moves whole to the next segment.
+    # The last one does not fit and moves as a whole to the next segment.
     assert_same_bytes([MESSAGES[0], batch, MESSAGES[1], batch[:1], batch, batch], settings_of())
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
 def test_records_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_bytes):
-    """The CRC property covers every byte of the record, so one wrong byte would be two."""
+    """The CRC property covers every byte of the record, so one wrong byte would become two."""
     assert_same_bytes(MESSAGES, settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
 def test_batches_with_a_crc_of_the_whole_are_the_same_bytes(assert_same_bytes):
-    """Each message of a batch has its own."""
+    """Each message of a batch has its own CRC."""
     batch = [Message("orders", b"b%d" % number, tags="paid") for number in range(5)]
     assert_same_bytes([batch, batch], settings_of(enabled_append_prop_crc=True), enabledAppendPropCRC=True)
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
 def test_topics_beyond_the_first_version_are_the_same_bytes(assert_same_bytes):
-    """From 128 bytes on the record is of the second version, which 4.9 cannot read."""
+    """From 128 bytes on the record has the second version, which 4.9 cannot read."""
     topics = ["%RETRY%" + "g" * size for size in (120, 121, 248)]
     assert_same_bytes([Message(topic, b"body", tags="t") for topic in topics], settings_of())
 
 
 @pytest.mark.parametrize("version", ["5.3.3"], indirect=True)
 def test_delayed_messages_are_the_same_bytes(assert_same_bytes):
-    """A delayed message waits on the schedule topic; the unit there has the time at which it is due for its tag.
+    """A delayed message waits on the schedule topic; its unit there has the due time in place of the tags code.
 
-    Version 5 has its broker change the message before the store gets it, so RocketMQ gets it changed here.
+    In version 5 the broker changes the message before the store gets it, so RocketMQ gets the changed message here.
     """
-    # What is due would be delivered while the views are built.
+    # Due messages would be delivered while the views are built.
     start_ms = time.time_ns() // 1_000_000
     delayed = [Message("orders", b"%d" % level, tags="t", queue_id=2, delay_level=level) for level in (16, 17, 18, 99)]
     changed = [
@@ -220,8 +219,8 @@ def test_delayed_messages_are_the_same_bytes(assert_same_bytes):
 
 @pytest.mark.parametrize("version", ["4.9.7"], indirect=True)
 def test_delayed_messages_are_changed_as_rocketmq_changes_them(tmp_path, rocketmq):
-    """Version 4 does it in its store: the same topic, queue, properties and due time; only their order is its own."""
-    # RocketMQ delivers what is due at once, so nothing may be.
+    """Version 4 does it in its store: the same topic, queue, properties and due time; only their order differs."""
+    # RocketMQ delivers due messages at once, so none may be due.
     start_ms = time.time_ns() // 1_000_000
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     delayed = [Message("orders", b"%d" % level, tags="t", queue_id=2, delay_level=level) for level in (17, 18, 99)]
@@ -238,7 +237,7 @@ def test_delayed_messages_are_changed_as_rocketmq_changes_them(tmp_path, rocketm
 
 
 def without_place(record: Record) -> Record:
-    """Return *record* without what differs where one properties string is a separator longer than the other."""
+    """Return *record* without the fields that depend on a trailing separator of the properties string."""
     return replace(record, commit_log_offset=0, record_size=0, message_id="")
 
 

@@ -1,7 +1,7 @@
-"""Delays and transactions in turn under reput and RocketMQ: what one left waiting the other delivers and settles, once.
+"""Delays and transactions alternately under reput and RocketMQ: each delivers and settles the other's, once.
 
-No test waits for a delay: a level that waits two hours for one program waits a second for the next, and what lies
-further ahead than its level says is due at once to both.
+No test waits for a delay: a level of two hours for one program is a second for the next, and a message that is due
+later than its level allows is due at once for both.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
 
 
 class Broker:
-    """RocketMQ with the services that deliver and settle, whose levels of delay have the lengths in *levels*."""
+    """RocketMQ with the services that deliver and settle; *levels* are the delays of its levels."""
 
     def __init__(self, rocketmq, directory, levels: str) -> None:
         self.store = rocketmq(directory, SETTINGS, services=True, messageDelayLevel=levels)
 
     def put(self, body: str, level: int) -> None:
-        """Have a message delayed."""
+        """Put a delayed message."""
         self.ask_put(Message("orders", body.encode(), tags="t", properties={"DELAY": str(level)}))
 
     def put_half(self, body: str) -> dict[str, object]:
-        """Begin a transaction, and return where its half message lies."""
+        """Begin a transaction, and return the position of its half message."""
         properties = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": f"7F000001{body.encode().hex()}"}
         return self.ask_put(Message("orders", body.encode(), properties=properties), do="half")
 
@@ -63,23 +63,23 @@ class Broker:
         assert answer["code"] == 0, answer
 
     def settled(self) -> set[int]:
-        """Return the queue offsets of half messages that have op records; version 5 writes them some time later."""
+        """Return the queue offsets of half messages that have op records; version 5 writes them with a delay."""
         ops = self.store.read_queue(OP_TOPIC, 0) if (OP_TOPIC, 0) in self.store.queues() else []
         return {offset for op in ops for offset in done_offsets(op)}
 
     def bodies(self) -> Counter[str]:
-        """Return what consumers find."""
+        """Return the bodies that consumers get."""
         return Counter(record.body.decode() for record in self.store.read_queue("orders", 0))
 
 
 def bodies_of(store: reput.Store) -> Counter[str]:
-    """Return what consumers find."""
+    """Return the bodies that consumers get."""
     store.wait_for("consume_queue", store.appended, 60)
     return Counter(record.body.decode() for record in store.get("orders", count_max=100))
 
 
 def test_what_one_left_waiting_the_other_delivers_and_settles_once(tmp_path, rocketmq):
-    """RocketMQ begins and is shut down, reput is closed, RocketMQ goes on and is killed, and reput finds everything."""
+    """RocketMQ begins and is shut down, reput closes, RocketMQ continues and is killed, and reput has everything."""
     directory = tmp_path / "store"
     directory.mkdir()
     expected = Counter()

@@ -1,7 +1,7 @@
 """A program that writes a store through reput until it is killed. ``python writer_process.py DIRECTORY OPTIONS``
 
 OPTIONS are keyword arguments of `reput.open`, as JSON. Each line of standard input is a message, each line of standard
-output says what became of one; the first line, unasked, that the store is open.
+output is the result of one; the first line, unasked, reports that the store is open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import reput
 
 
 def main() -> None:
-    """Put what comes, until the input ends, and close then."""
+    """Put the messages until the input ends, and then close."""
     options = msgspec.json.decode(sys.argv[2])
     encoder = msgspec.json.Encoder()
     with reput.open(sys.argv[1], **options) as store:

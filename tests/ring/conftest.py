@@ -1,4 +1,4 @@
-"""Fixtures for the ring's tests: small rings, and the same ring as another process would see it."""
+"""Fixtures for the ring's tests: small rings, and the same ring as seen by another process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def memory() -> Iterator[RingMemory]:
 
 @pytest.fixture
 def writer(memory: RingMemory) -> RingWriter:
-    """The writing end, of a log that is empty."""
+    """The writing end, of an empty log."""
     return make_writer(memory)
 
 
 @pytest.fixture
 def other(memory: RingMemory) -> Iterator[RingMemory]:
-    """The ring as a process sees it that was handed the descriptors."""
+    """The ring as seen by a process that received the descriptors."""
     other = RingMemory.from_descriptors([os.dup(descriptor) for descriptor in memory.descriptors])
     yield other
     other.close()

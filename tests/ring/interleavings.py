@@ -1,10 +1,10 @@
 """All interleavings of a few small processes under the memory model of x86-64, total store order.
 
-A process is a generator that yields what it does to shared memory and is sent what that gave. Its stores go into a
-buffer of its own and reach memory one by one, in their order, at any later time; its loads see its own buffer first.
-The explorer goes through every order in which buffers drain and processes step, each state once. A state of a process
-is where its generator stands and its local variables, so a program keeps nothing anywhere else: no ``for`` (its
-iterator is hidden), no list that it changes.
+A process is a generator that yields its accesses to shared memory and receives their results. Its stores go into a
+private buffer and reach memory one by one, in order, at any later time; its loads see its own buffer first. The
+explorer visits every order in which buffers drain and processes step, each state once. A state of a process is the
+position of its generator and its local variables, so a program must not keep state elsewhere: no ``for`` (its iterator
+is hidden), no mutable list.
 
 Source of the model: Sewell et al., x86-TSO, CACM 53(7), 2010. A system call counts as a barrier: eventfd takes a lock.
 """
@@ -31,7 +31,7 @@ class Store(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Go on when the buffer is empty."""
+    """Wait until the buffer is empty."""
 
 
 class Signal(NamedTuple):
@@ -41,20 +41,20 @@ class Signal(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """Go on when the eventfd is readable: True. With *may_time_out* also at any other time: False."""
+    """Wait until the eventfd is readable: True. With *may_time_out* also continue at any other time: False."""
 
     name: str
     may_time_out: bool = False
 
 
 class Take(NamedTuple):
-    """Empty the eventfd: whether it was readable."""
+    """Empty the eventfd; the result is whether it was readable."""
 
     name: str
 
 
 class Choose(NamedTuple):
-    """Go on with each of the numbers below *count*."""
+    """Continue with each of the numbers below *count*."""
 
     count: int
 
@@ -68,11 +68,11 @@ FINISHED: Local = -1
 
 
 class Violation(AssertionError):
-    """A promise was broken; the text lists the steps that led there."""
+    """A promise was broken; the text lists the steps to that state."""
 
 
 class Process:
-    """The states that one program can be in, numbered as they are found; each is a pending operation."""
+    """The states of one program, numbered as they are found; each is a pending operation."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -83,14 +83,14 @@ class Process:
         self.first = self._number(())
 
     def after(self, local: Local, answer: object) -> Local:
-        """Return the state that follows when the pending operation gave *answer*."""
+        """Return the next state if the pending operation returned *answer*."""
         key = (local, answer)
         if key not in self._next:
             self._next[key] = self._number((*self._histories[local], answer))
         return self._next[key]
 
     def _number(self, history: tuple[Any, ...]) -> Local:
-        """Return the state after *history*. Generators cannot be copied, so the program runs again from its start."""
+        """Return the state after *history*. Generators cannot be copied, so the program is run again from its start."""
         generator = self.program()
         try:
             operation = next(generator)
@@ -112,7 +112,7 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
     """Run *programs* in all interleavings from the words *initial*; return the number of different states.
 
     Raises:
-        Violation: a program raised AssertionError, or one sleeps and nothing will wake it.
+        Violation: a program raised AssertionError, or one sleeps for ever.
     """
     addresses = {address: index for index, address in enumerate(initial)}
     names = list(programs)
@@ -121,7 +121,7 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
     def settle(
         index: int, local: Local, buffer: tuple[tuple[int, int], ...]
     ) -> tuple[Local, tuple[tuple[int, int], ...]]:
-        # What no other process can see is done at once: filling the buffer, passing a fence with an empty one.
+        # Steps that no other process can see are taken at once: filling the buffer, and a fence with an empty buffer.
         process = processes[index]
         while local != FINISHED:
             operation = process.operations[local]

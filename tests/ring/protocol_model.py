@@ -1,6 +1,6 @@
-"""The ring's protocols as programs for `interleavings.explore`, step for step what `core/reput/ring` does.
+"""The ring's protocols as programs for `interleavings.explore`, step for step as in `core/reput/ring`.
 
-Each program takes the steps that make it right as arguments, so that a test can leave one out.
+The steps that make a program correct are its arguments, so that a test can omit one.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Steps_ = Generator[Operation, Any, None]
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that the ring's protocol consists of; each can be left out.
+    """The steps of the ring's protocol; each can be omitted.
 
     Attributes:
-        writer_barrier: between the tail and the look at the parked flag.
-        reader_barrier: between the parked flag and the last look at the tail.
-        last_look: the reader looks at the tail once more after it said that it parks.
+        writer_barrier: between the tail and reading the parked flag.
+        reader_barrier: between the parked flag and the last read of the tail.
+        last_look: the reader checks the tail once more after it has set its parked flag.
         intent: the writer announces what it will overwrite.
-        check_after_copy: the reader looks for the intent after it copied, not before.
-        numbered_parking: each parking has another number, also across the death of the reader's process.
+        check_after_copy: the reader checks the intent after copying, not before.
+        numbered_parking: each parking has a new number, even if the reader's process is replaced.
         appended_first: the writer stores `appended` before the tail, and a joining reader loads it after the tail.
-        blame_while_parked: a reader whose back-stop ran out looks for a forgotten wake-up while its flag still stands.
+        blame_while_parked: a reader whose back-stop expired checks for a missing wake-up while its flag is still set.
         backward: both sides copy from the last word to the first, as memcpy may.
-        deaths: how often the reader's process may die while it is parked, to be started again.
-        timeouts: how often the back-stop may run out.
+        deaths: how often the reader's process may die while parked, and be restarted.
+        timeouts: how often the back-stop may expire.
     """
 
     writer_barrier: bool = True
@@ -66,7 +66,7 @@ class Steps:
     timeouts: int = 0
 
 
-# The ring: two frames of two words fit. Frame n says n in both words and brings the log to 10 n.
+# The ring: two frames of two words fit. Frame n holds n in both words and advances the log to 10 n.
 CAPACITY = 4
 FRAME = 2
 RING_WORDS = {"INTENT": 0, "TAIL": 0, "APPENDED": 0, "ANNOUNCED": 0, "PARKED": 0, "D0": 0, "D1": 0, "D2": 0, "D3": 0}
@@ -106,7 +106,7 @@ def ring_writer(frame_count: int, steps: Steps) -> Program:
 
 
 def ring_reader(frame_count: int, steps: Steps) -> Program:
-    """`RingReader.read` and `park` until all frames were read or passed over, in a process that may die and restart."""
+    """`RingReader.read` and `park` until all frames were read or skipped, in a process that may die and restart."""
     last = frame_count * FRAME
 
     def program() -> Steps_:
@@ -149,7 +149,7 @@ def ring_reader(frame_count: int, steps: Steps) -> Program:
             if tail == position:
                 if deaths < steps.deaths and (yield Choose(2)):
                     deaths += 1
-                    # A new process: it finds the flag of the dead one, takes it back, and joins.
+                    # A new process finds the flag of the dead one, clears it, and joins.
                     parking = (yield Load("PARKED")) if steps.numbered_parking else 0
                     parking += parking & 1
                     yield Store("PARKED", parking)
@@ -157,7 +157,7 @@ def ring_reader(frame_count: int, steps: Steps) -> Program:
                     continue
                 woken = yield Sleep("wake", timeouts < steps.timeouts)
                 if woken:
-                    # Edge-triggered: what was reported is not reported again.
+                    # Edge-triggered: an event is reported once.
                     yield Take("wake")
             if not woken:
                 timeouts += 1
@@ -175,12 +175,12 @@ def ring_reader(frame_count: int, steps: Steps) -> Program:
     return program
 
 
-# Holding: the writer says how much it has not published yet, the reader asks for that before it sleeps.
+# Holding: the writer publishes that it holds records, and the reader asks for them before it sleeps.
 HOLD_WORDS = {"HELD": 0, "TAIL": 0, "PARKED": 0}
 
 
 def holding_writer(record_count: int, *, barrier: bool = True) -> Program:
-    """`HoldingPublisher.publish` of so many records, and `ReleaseService`, which has the same lock."""
+    """`HoldingPublisher.publish` of *record_count* records, and `ReleaseService`, which has the same lock."""
 
     def program() -> Steps_:
         number = tail = seen = 0
@@ -189,14 +189,14 @@ def holding_writer(record_count: int, *, barrier: bool = True) -> Program:
                 number += 1
                 releases = False
                 if number == tail + 1:
-                    # Behind the first one no reader parks without a question.
+                    # After the first one every parking reader asks.
                     yield Store("HELD", 1)
                     if barrier:
                         yield Fence()
                     parked = yield Load("PARKED")
                     releases = parked != seen
                 if not releases:
-                    # The service may come between any two puts.
+                    # The service may run between any two puts.
                     releases = yield Take("release")
             else:
                 releases = yield Sleep("release")
@@ -216,7 +216,7 @@ def holding_writer(record_count: int, *, barrier: bool = True) -> Program:
 
 
 def asking_reader(record_count: int, *, barrier: bool = True, asks: bool = True) -> Program:
-    """`RingReader.read` and `park` until all was read."""
+    """`RingReader.read` and `park` until everything was read."""
 
     def program() -> Steps_:
         position = parking = 0
@@ -242,7 +242,7 @@ def asking_reader(record_count: int, *, barrier: bool = True, asks: bool = True)
     return program
 
 
-# Progress: the owner says what it waits for, the dispatcher how far it is.
+# Progress: the owner publishes what it waits for, the dispatcher its progress.
 PROGRESS_WORDS = {"PROGRESS": 0, "ANNOUNCED": 0, "AWAITED": NEVER}
 
 
@@ -267,7 +267,7 @@ def progress_publisher(last: int, *, barrier: bool = True) -> Program:
 def owner_waiting(
     targets: tuple[int, ...], *, barrier: bool = True, announced_first: bool = True, timeouts: int = 0
 ) -> Program:
-    """`SlotGate`: all *targets*, in rising order, are waited for at the same time."""
+    """`SlotGate`: waits for all *targets*, in ascending order, at the same time."""
 
     def program() -> Steps_:
         heap, armed, timed_out = targets, NEVER, 0
@@ -303,12 +303,12 @@ def owner_waiting(
     return program
 
 
-# After: a dispatcher parks until a predecessor has come to an offset.
+# After: a dispatcher parks until a predecessor reaches an offset.
 SUCCESSOR_WORDS = {"PROGRESS": 0, "MASK": 0, "OFFSET": 0}
 
 
 def predecessor(last: int, *, barrier: bool = True) -> Program:
-    """`Cell.set_progress` with 1 to *last*, for dispatchers that come after."""
+    """`Cell.set_progress` with 1 to *last*, for dispatchers that depend on it."""
 
     def program() -> Steps_:
         progress = 0
@@ -327,7 +327,7 @@ def predecessor(last: int, *, barrier: bool = True) -> Program:
 
 
 def successor(targets: tuple[int, ...], *, barrier: bool = True) -> Program:
-    """`RingReader.park` with predecessors, for one of *targets* after the other, in any order."""
+    """`RingReader.park` with predecessors, for each of *targets* in turn, in any order."""
 
     def program() -> Steps_:
         done = 0
@@ -379,7 +379,7 @@ def seqlock_writer(count: int, *, sequence_last: bool = True) -> Program:
 
 
 def seqlock_reader(count: int, *, second_look: bool = True) -> Program:
-    """`Seqlock.read`, *count* times; what it returns is whole, and never older than what it returned before."""
+    """`Seqlock.read`, *count* times; its results are whole, and never older than earlier ones."""
 
     def program() -> Steps_:
         newest = done = 0

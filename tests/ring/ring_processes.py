@@ -1,6 +1,6 @@
-"""Processes of the ring's tests: started by exec with the ring's descriptors, as a supervisor is.
+"""Processes for the ring's tests: started by exec with the ring's descriptors, like a supervisor.
 
-`run_role` runs one to its end, `start_role` leaves it running; each prints one line of JSON as its result.
+`run_role` waits for the end of one, `start_role` leaves it running; each prints one line of JSON as its result.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def start_role(role: str, memory: RingMemory | None = None, **options: object) -
 
 
 def run_role(role: str, memory: RingMemory | None = None, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run the process *role* to its end."""
+    """Run the process *role* until it ends."""
     with start_role(role, memory, **options) as process:
         stdout, stderr = process.communicate(timeout=120)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def result_of(process: subprocess.Popen[str]) -> Any:
-    """Wait for *process* and return what it printed."""
+    """Wait for *process* and return its output."""
     with process:
         stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
@@ -50,7 +50,7 @@ def result_of(process: subprocess.Popen[str]) -> Any:
 
 
 def make_frame(number: int, size: int) -> bytes:
-    """Return a frame that tells whether it is whole: its number, its CRC, and *size* bytes made of the number."""
+    """Return a frame that can be verified: its number, its CRC, and *size* bytes derived from the number."""
     body = struct.pack("<Q", number) * (size // 8 + 1)
     return struct.pack("<QI", number, zlib.crc32(body)) + body
 
@@ -64,7 +64,7 @@ def number_of(frame: bytes) -> int:
 
 
 def address_of(name: str, access: str, offset: int = 0) -> int:
-    """Return where this process has mapped the memfd *name* with *access* from *offset* on."""
+    """Return the address at which this process has mapped the memfd *name* with *access* from *offset* on."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = re.match(rf"([0-9a-f]+)-\S+ {access}\S* ([0-9a-f]+) .*/memfd:{name}", line)
         if found and int(found[2], 16) == offset:
@@ -73,7 +73,7 @@ def address_of(name: str, access: str, offset: int = 0) -> int:
 
 
 def stray(memory: RingMemory, target: str) -> None:
-    """Be the dispatcher of slot 1, and write where only another process may."""
+    """Act as the dispatcher of slot 1, and write where only another process may."""
     memory.open_cell(0)
     memory.confine(1)
     if target == "ring":
@@ -86,7 +86,7 @@ def stray(memory: RingMemory, target: str) -> None:
 
 
 def confined(memory: RingMemory) -> None:
-    """Be the dispatcher of slot 1."""
+    """Act as the dispatcher of slot 1."""
     supervisors = memory.open_cell(0)
     cell = memory.confine(1)
     cell.set_progress(77, None)
@@ -99,7 +99,7 @@ def confined(memory: RingMemory) -> None:
 
 
 def forks() -> None:
-    """Be an owner that forks, as a program does that uses multiprocessing."""
+    """Act as an owner that forks, like a program that uses multiprocessing."""
     memory = RingMemory.create(4096, 2)
     writer = RingWriter(memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
     descriptor = memory.descriptors[0]
@@ -116,10 +116,10 @@ def forks() -> None:
 
 
 def read_all(memory: RingMemory, slot: int, pause: float = 0.0) -> dict[str, int]:
-    """Read until the ring is closed; tell what came.
+    """Read until the ring is closed; report what was read.
 
     Args:
-        pause: seconds to sleep now and then, so that the writer laps this reader.
+        pause: seconds to sleep occasionally, so that the writer laps this reader.
     """
     cell = memory.confine(slot)
     cell.clear(f"reader {slot}")
@@ -134,7 +134,7 @@ def read_all(memory: RingMemory, slot: int, pause: float = 0.0) -> dict[str, int
         except RingClosed:
             break
         except RingLapped:
-            # A reader that starts over sees any later frame first, and then each in turn.
+            # A reader that joins again first sees some later frame, and then all frames in order.
             reader.join()
             expected = 0
             continue
@@ -184,14 +184,14 @@ def echo_progress(memory: RingMemory, slot: int, predecessor: int | None = None,
 
 
 def spin(seconds: float) -> None:
-    """Pass *seconds* without a system call that would order anything."""
+    """Wait *seconds* without a system call that would order memory accesses."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         continue
 
 
 def watch_word(memory: RingMemory, values: list[int], count: int) -> dict[str, int]:
-    """Load one word of the ring *count* times; tell how often it was none of *values*."""
+    """Load one word of the ring *count* times; report how often it was none of *values*."""
     words = memory.words
     expected = frozenset(values)
     memory.open_cell(0).set_pid(os.getpid())
@@ -199,7 +199,7 @@ def watch_word(memory: RingMemory, values: list[int], count: int) -> dict[str, i
 
 
 def watch_packed(memory: RingMemory, values: list[int], index: int, count: int) -> dict[str, int]:
-    """Load word *index* of slot 1 until it is none of *values*, *count* times at most; tell whether it was."""
+    """Load word *index* of slot 1 until it is none of *values*, up to *count* times; report whether it was."""
     words = memory.cell_words
     expected = frozenset(values)
     at = CELL_WORDS + index

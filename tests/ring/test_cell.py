@@ -1,4 +1,4 @@
-"""A dispatcher's numbers and texts, as it writes them and as everyone reads them."""
+"""A dispatcher's numbers and texts, as written by it and as read by all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def view(memory: RingMemory) -> CellView:
 
 
 def test_a_free_slot_says_that_nothing_is_known(view: CellView):
-    """An unknown number is None; a count of nothing is 0."""
+    """An unknown number is None; counts begin at 0."""
     assert view.name is None
     for unknown in ("state", "state_since", "pid", "progress", "ordinal_dispatched", "heartbeat_ns", "phase"):
         assert getattr(view, unknown) is None, unknown
@@ -36,7 +36,7 @@ def test_a_free_slot_says_that_nothing_is_known(view: CellView):
 
 
 def test_what_a_dispatcher_says_is_read_by_others(cell: Cell, view: CellView):
-    """Each number comes out as it went in, 0 included."""
+    """Each number is read as it was written, including 0."""
     cell.set_state(2, 1_700_000_000_000)
     cell.set_pid(4711)
     cell.set_restart_count(3)
@@ -58,7 +58,7 @@ def test_what_a_dispatcher_says_is_read_by_others(cell: Cell, view: CellView):
 
 
 def test_a_number_can_become_unknown_again(cell: Cell, view: CellView):
-    """A process that is gone has no id, a view that is rebuilt no progress."""
+    """A process that has ended has no id, a view that is being rebuilt no progress."""
     cell.set_pid(1)
     cell.set_pid(None)
     cell.set_progress(5, None)
@@ -68,7 +68,7 @@ def test_a_number_can_become_unknown_again(cell: Cell, view: CellView):
 
 
 def test_a_heartbeat_moves_on(cell: Cell, view: CellView):
-    """Each sign of life is later than the one before."""
+    """Each heartbeat is later than the one before."""
     cell.beat()
     first = view.heartbeat_ns
     cell.beat()
@@ -78,7 +78,7 @@ def test_a_heartbeat_moves_on(cell: Cell, view: CellView):
 
 
 def test_numbers_outlive_the_process_that_wrote_them(cell: Cell, view: CellView, other: RingMemory):
-    """A dispatcher that is gone can still be asked how far it was."""
+    """The last position of an ended dispatcher can still be read."""
     cell.set_progress(1234, 5)
     cell.counter("rows").value = 7
     cell.set_error("killed")
@@ -88,7 +88,7 @@ def test_numbers_outlive_the_process_that_wrote_them(cell: Cell, view: CellView,
 
 
 def test_a_slot_that_is_given_away_forgets_all_but_the_generation(cell: Cell, view: CellView):
-    """The next dispatcher of a slot does not begin with the numbers of the former."""
+    """The next dispatcher of a slot does not begin with the numbers of the previous one."""
     cell.set_progress(1234, 5)
     cell.set_durable_cursor(1, 1, 1)
     cell.counter("rows").value = 7
@@ -104,14 +104,14 @@ def test_a_slot_that_is_given_away_forgets_all_but_the_generation(cell: Cell, vi
 
 
 def test_a_generation_is_raised_one_by_one(cell: Cell, view: CellView):
-    """Readers of a view see that another one has taken its place."""
+    """Readers of a view notice that another one has replaced it."""
     before = view.generation
     assert cell.raise_generation() == before + 1 == view.generation
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "ä" * 33])
 def test_a_dispatchers_name_has_a_limit(cell: Cell, name: str):
-    """A name that would not fit is refused, not cut."""
+    """A name that does not fit is refused, not cut."""
     with pytest.raises(RingError, match="name="):
         cell.clear(name)
 
@@ -127,7 +127,7 @@ def test_counters_are_signed_and_keep_their_order(cell: Cell, view: CellView):
 
 
 def test_the_thirty_third_counter_is_refused(cell: Cell, view: CellView):
-    """There are 32 names; those that exist can still be had."""
+    """There are 32 names; existing ones can still be used."""
     for number in range(COUNTERS_MAX):
         cell.counter(f"counter {number}").value = number
     with pytest.raises(RingError, match="at most 32 counters: name='one more'"):
@@ -138,7 +138,7 @@ def test_the_thirty_third_counter_is_refused(cell: Cell, view: CellView):
 
 @pytest.mark.parametrize("name", ["", "x" * 25, "ü" * 13, "a\0b"])
 def test_a_counters_name_has_a_limit(cell: Cell, name: str):
-    """A name that would not fit, or not be read back, is refused."""
+    """A name that does not fit, or could not be read back, is refused."""
     with pytest.raises(RingError, match="1 to 24 bytes"):
         cell.counter(name)
 
@@ -150,7 +150,7 @@ def test_a_counters_name_may_take_24_bytes_of_any_language(cell: Cell, view: Cel
 
 
 def test_a_long_error_keeps_its_end(cell: Cell, view: CellView):
-    """The last line of a traceback says what went wrong; no letter is cut in two."""
+    """The last line of a traceback has the cause; no character is cut in two."""
     cell.set_error("ä" * ERROR_SIZE_MAX + "x: the reason")
     assert view.error is not None
     assert view.error.endswith("ää" + "x: the reason")
@@ -161,7 +161,7 @@ def test_a_long_error_keeps_its_end(cell: Cell, view: CellView):
 
 
 def test_progress_that_nobody_waits_for_signals_nobody(cell: Cell, memory: RingMemory):
-    """A dispatcher spends no system call on progress without a waiter."""
+    """Without a waiter, a dispatcher makes no system call for progress."""
     os.eventfd_read(memory.progress_descriptors[2])  # of the slot's change of hands
     cell.set_progress(10, 1)
     with pytest.raises(BlockingIOError):

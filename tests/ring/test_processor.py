@@ -1,4 +1,4 @@
-"""The ring refuses machines whose memory order it does not cover."""
+"""The ring refuses machines for which its memory order is not proved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reput.ring import refuse_unproved_processor
 
 @pytest.mark.parametrize("machine", ["x86_64", "AMD64"])
 def test_x86_64_linux_is_covered(machine: str):
-    """The processors on which the order was proved are taken."""
+    """The processors for which the order was proved are accepted."""
     refuse_unproved_processor(machine=machine, system="linux", lock="semaphore")
 
 
@@ -26,12 +26,12 @@ def test_x86_64_linux_is_covered(machine: str):
     ],
 )
 def test_another_machine_is_refused_and_offered_inline_mode(machine: str, system: str, lock: str, named: str):
-    """The sentence names what is not covered, the advice what works instead."""
+    """The error names what is not supported, the advice the alternative."""
     with pytest.raises(RingError, match=re.escape(named)) as refusal:
         refuse_unproved_processor(machine=machine, system=system, lock=lock)
     assert 'mode="inline"' in refusal.value.advice
 
 
 def test_this_interpreter_has_locks_that_are_a_barrier():
-    """The tests of this folder prove something about the machine they run on."""
+    """So the tests of this folder are valid for the machine they run on."""
     refuse_unproved_processor()

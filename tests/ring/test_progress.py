@@ -42,7 +42,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for *condition*, which another thread brings about."""
+    """Wait for *condition*, which another thread will fulfil."""
     ticker = threading.Event()
     for _ in range(60_000):
         if condition():
@@ -52,7 +52,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_progress_that_was_made_is_not_waited_for(waiter: ProgressWaiter, cell: Cell):
-    """An offset at or below the progress is reached at once, also with no time to wait."""
+    """An offset at or below the progress is reached at once, even with a time-out of 0."""
     cell.set_progress(10, 1)
     assert waiter.wait(1, 10, 0) is WaitOutcome.REACHED
     assert waiter.wait(1, 0) is WaitOutcome.REACHED
@@ -60,7 +60,7 @@ def test_progress_that_was_made_is_not_waited_for(waiter: ProgressWaiter, cell: 
 
 
 def test_waiting_has_a_limit(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
-    """Progress that does not come, or is unknown, ends with a time-out and no bug counted."""
+    """If the progress does not come, or is unknown, the wait times out without counting a bug."""
     assert waiter.wait(1, 0, 0.001) is WaitOutcome.TIMEOUT
     assert asyncio.run(waiter.wait_async(1, 0, 0.001)) is WaitOutcome.TIMEOUT
     cell.set_progress(9, 1)
@@ -90,10 +90,10 @@ def test_threads_wait_for_offsets_of_their_own(
 def test_a_thread_that_leads_and_leaves_is_followed_by_another(
     waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
 ):
-    """The thread that polls may give up or be done; those that wait on are still woken, by the eventfd."""
+    """The thread that polls may give up or finish; the remaining ones are still woken by the eventfd."""
     cell.set_progress(0, 0)
     leader = threads.submit(waiter.wait, 1, 50, 0.05)
-    # On a busy machine it may have given up before it is seen to wait.
+    # On a busy machine it may have given up before its wait is seen.
     until(lambda: memory.words[AWAITED + 1] == 50 or leader.done())
     followers = [threads.submit(waiter.wait, 1, offset, SOON) for offset in (60, 70)]
     assert leader.result(SOON) is WaitOutcome.TIMEOUT
@@ -104,7 +104,7 @@ def test_a_thread_that_leads_and_leaves_is_followed_by_another(
 
 
 def test_thousands_of_tasks_cost_one_reader_of_the_loop(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
-    """One eventfd and one timer wake all tasks of an event loop, which keeps nothing of them afterwards."""
+    """One eventfd and one timer wake all tasks of an event loop, which keeps no state of them afterwards."""
     cell.set_progress(0, 0)
     readers: list[int] = []
 
@@ -146,7 +146,7 @@ def test_tasks_of_two_loops_and_threads_wait_together(
 
 
 def test_a_cancelled_task_leaves_nothing_behind(waiter: ProgressWaiter, cell: Cell):
-    """A client that hangs up takes its wait with it."""
+    """A client that disconnects ends its wait."""
     cell.set_progress(0, 0)
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_waits_that_were_given_up_do_not_pile_up(waiter: ProgressWaiter, cell: C
 def test_another_view_ends_the_wait_for_the_former_one(
     waiter: ProgressWaiter, cell: Cell, threads: ThreadPoolExecutor, memory: RingMemory
 ):
-    """Waiters for a replaced view are told, in a thread or a task; waiters for the new one are not."""
+    """Waiters for a replaced view are notified, in threads and tasks; waiters for the new one are not."""
     cell.set_progress(0, 0)
     former = memory.view(1).generation
     wait = threads.submit(waiter.wait, 1, 10, SOON)
@@ -206,9 +206,9 @@ def test_another_view_ends_the_wait_for_the_former_one(
 
 
 def test_closing_ends_every_wait(memory: RingMemory, cell: Cell, threads: ThreadPoolExecutor):
-    """Threads have left when it returns, tasks are resumed, and later callers do not wait."""
+    """When it returns, threads have left, tasks are resumed, and later callers do not wait."""
     waiter = ProgressWaiter(memory)
-    # What other tests have dropped is closed at some time, and must not be so in between.
+    # Objects dropped by other tests are closed eventually, which must not happen in between.
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     cell.set_progress(0, 0)
@@ -229,13 +229,13 @@ def test_closing_ends_every_wait(memory: RingMemory, cell: Cell, threads: Thread
 
 
 def test_only_the_owner_waits_through_the_header(other: RingMemory):
-    """A process that cannot write the header cannot say that it waits."""
+    """A process that cannot write the header cannot announce its wait."""
     with pytest.raises(RingError, match="only the process that created the ring"):
         ProgressWaiter(other)
 
 
 def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
-    """A dispatcher that announces progress without waking is found out by the back-stop, by threads and by tasks."""
+    """If a dispatcher announces progress without waking, the back-stop of threads and tasks detects it."""
     cell.set_progress(0, 0)
     # The new view has woken all waiters. That wake-up would end the first poll, which then finds the progress itself.
     os.eventfd_read(memory.progress_descriptors[1])
@@ -243,7 +243,8 @@ def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, c
 
     def forget(offset: int) -> None:
         until(lambda: memory.words[AWAITED + 1] == offset)
-        # Between the looks of a waiter: behind the one that follows the announcement, and never amid the back-stop's.
+        # Between a waiter's checks: after the one that follows the announcement, and never during the back-stop's
+        # check.
         with waiter._gates[1]._mutex:
             cell.set_progress(offset, 1)
 
@@ -262,13 +263,13 @@ def test_a_wake_up_that_a_dispatcher_forgot_is_counted(waiter: ProgressWaiter, c
 def test_who_begins_to_wait_ends_the_rest_of_a_dispatcher(
     waiter: ProgressWaiter, memory: RingMemory, reader_of: Callable[[int], RingReader], threads: ThreadPoolExecutor
 ):
-    """Frames gather only while the view has no waiter."""
+    """Frames accumulate only while the view has no waiter."""
     reader = reader_of(1)
     resting = threads.submit(reader.rest, 60_000)
     until(lambda: memory.cell_words[CELL_WORDS + RESTING] == 1)
     waiting = threads.submit(waiter.wait, 1, 100, SOON)
     resting.result(SOON)
-    # The other way round: it does not even begin.
+    # In the other order, it does not even begin.
     reader.rest(60_000)
     assert memory.cell_words[CELL_WORDS + RESTING] == 0
     reader._cell.set_progress(100, 1)
@@ -276,7 +277,7 @@ def test_who_begins_to_wait_ends_the_rest_of_a_dispatcher(
 
 
 def test_frames_do_not_end_a_rest(memory: RingMemory, writer: RingWriter, reader_of: Callable[[int], RingReader]):
-    """The writer spends no system call on a reader that rests."""
+    """The writer makes no system call for a resting reader."""
     reader = reader_of(1)
     begun = time.monotonic()
     writer.publish(b"frame", 1, 1)
@@ -288,7 +289,7 @@ def test_frames_do_not_end_a_rest(memory: RingMemory, writer: RingWriter, reader
 def test_a_view_that_comes_at_once_wakes_nobody(
     waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    """A thread looks for a moment before it parks, and meanwhile leaves its processor to the dispatcher."""
+    """A thread spins for a moment before it parks, and meanwhile yields its processor to the dispatcher."""
     cell.set_progress(0, 0)
     drain(memory.progress_descriptors[1])
     monkeypatch.setattr(progress_module, "SPINS", True)
@@ -302,7 +303,7 @@ def test_a_view_that_comes_at_once_wakes_nobody(
 def test_a_task_looks_in_each_turn_of_its_loop_before_it_parks(
     waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    """The loop's other tasks go on meanwhile, and one of them may be what the dispatcher waits for."""
+    """The loop's other tasks continue meanwhile, and the dispatcher may depend on one of them."""
     cell.set_progress(0, 0)
     drain(memory.progress_descriptors[1])
     monkeypatch.setattr(progress_module, "SPINS", True)
@@ -323,7 +324,7 @@ def test_a_task_looks_in_each_turn_of_its_loop_before_it_parks(
 def test_a_task_that_looks_touches_no_memory_behind_the_close(
     waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its loop goes on only after the memory was closed."""
+    """Its loop continues only after the memory was closed."""
     cell.set_progress(0, 0)
     monkeypatch.setattr(progress_module, "SPINS", True)
     monkeypatch.setattr(progress_module, "SPIN_S", SOON)
@@ -341,7 +342,7 @@ def test_a_task_that_looks_touches_no_memory_behind_the_close(
 def test_a_view_that_does_not_come_is_looked_for_less_and_less(
     waiter: ProgressWaiter, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ):
-    """A dispatcher that is paused or far behind costs its waiters no processor time to speak of."""
+    """Waiting for a paused or lagging dispatcher costs almost no processor time."""
     cell.set_progress(0, 0)
     looks: list[None] = []
     looked = []
@@ -358,8 +359,8 @@ def test_a_view_that_does_not_come_is_looked_for_less_and_less(
 def test_a_dispatcher_knows_whether_anybody_looks_at_its_progress(
     waiter: ProgressWaiter, cell: Cell, memory: RingMemory, monkeypatch: pytest.MonkeyPatch
 ):
-    """Waiting counts, in threads and tasks, looking does, and what was a while ago does not any more."""
-    # Longer than a machine may stand still between the asking and the look.
+    """Waiting counts, in threads and tasks, reading counts, and old requests no longer count."""
+    # Longer than a machine may pause between the request and the check.
     monkeypatch.setattr(cell_module, "ASKED_LATELY_NS", int(SOON * 1e9))
     cell.set_progress(0, 0)
     assert not cell.is_asked_for()
@@ -375,7 +376,7 @@ def test_a_dispatcher_knows_whether_anybody_looks_at_its_progress(
 
 
 def test_a_dispatcher_knows_of_those_that_come_after_it(cell: Cell, other: RingMemory):
-    """A successor that waits for its progress takes notice of it."""
+    """A successor that waits for its progress makes it count as requested."""
     successor = other.open_cell(2)
     successor.begin_parking(frames=False, durable=None, predecessors=1 << 1, progress=10)
     cell.set_progress(9, 1)
@@ -385,7 +386,7 @@ def test_a_dispatcher_knows_of_those_that_come_after_it(cell: Cell, other: RingM
 
 
 def drain(descriptor: int) -> bool:
-    """Empty an eventfd; whether there was something in it."""
+    """Empty an eventfd; return whether it was signalled."""
     try:
         return os.eventfd_read(descriptor) > 0
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The ring's protocols hold in every interleaving that x86-64 allows, and not without any one of their steps."""
+"""The ring's protocols hold in every interleaving that x86-64 allows, and fail without any one of their steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def explore_ring(frame_count: int, steps: Steps) -> int:
 
 @pytest.mark.parametrize("fenced", [False, True])
 def test_the_explorer_knows_that_loads_overtake_stores(fenced: bool):
-    """Two processes that store and then look at each other's word may both miss it, unless both pass a barrier."""
+    """Two processes that store and then load each other's word may both miss it, unless both pass a barrier."""
     seen: set[tuple[int, int]] = set()
 
     def storer(own: str, other: str) -> Program:
@@ -56,7 +56,7 @@ def test_the_explorer_knows_that_loads_overtake_stores(fenced: bool):
 
 
 def test_the_explorer_knows_that_stores_keep_their_order():
-    """A process that sees the second store of another one sees the first."""
+    """A process that sees the second store of another one also sees the first."""
 
     def storer():
         yield Store("x", 1)
@@ -72,17 +72,17 @@ def test_the_explorer_knows_that_stores_keep_their_order():
 
 @pytest.mark.parametrize(("frame_count", "backward"), [(5, False), (4, True)])
 def test_no_interleaving_tears_a_frame_or_loses_a_wake_up(frame_count: int, backward: bool):
-    """Lapped or not, a reader takes only whole frames, misses none that it was not told of, and never oversleeps."""
+    """Lapped or not, a reader accepts only whole frames, misses none without noticing, and is always woken."""
     assert explore_ring(frame_count, Steps(backward=backward)) > 50_000
 
 
 def test_a_reader_that_dies_while_parked_is_followed_by_one_that_is_woken():
-    """The writer wakes the next process of a slot, whatever the former left in its cell."""
+    """The writer wakes the next process of a slot, whatever the previous one left in its cell."""
     assert explore_ring(3, Steps(deaths=2)) > 50_000
 
 
 def test_the_back_stop_never_blames_a_writer_that_is_only_late():
-    """A back-stop that runs out between a publication and its wake-up finds work but counts no bug."""
+    """A back-stop that expires between a publication and its wake-up finds work but counts no bug."""
     assert explore_ring(3, Steps(timeouts=2, deaths=1)) > 50_000
 
 
@@ -101,19 +101,19 @@ def test_the_back_stop_never_blames_a_writer_that_is_only_late():
     ids=str,
 )
 def test_each_step_of_the_ring_is_necessary(steps: Steps, frame_count: int, fault: str):
-    """Without any one of its steps the protocol breaks, and the explorer finds where."""
+    """Without any one of its steps the protocol breaks, and the explorer finds the violation."""
     with pytest.raises(Violation, match=fault):
         explore_ring(frame_count, steps)
 
 
 def test_no_interleaving_leaves_a_reader_asleep_over_what_is_held():
-    """The writer sees that it has parked, or it sees that there is something to ask for."""
+    """Either the writer sees that it has parked, or it sees the held flag and asks."""
     assert explore(HOLD_WORDS, writer=holding_writer(4), reader=asking_reader(4)) > 400
 
 
 @pytest.mark.parametrize("missing", ["writer's barrier", "reader's barrier", "question"])
 def test_each_step_of_holding_is_necessary(missing: str):
-    """Without any one of them both sleep, or the writer keeps to itself what the reader waits for."""
+    """Without any one of them both sleep, or the writer keeps held records that the reader waits for."""
     writer = holding_writer(2, barrier=missing != "writer's barrier")
     reader = asking_reader(2, barrier=missing != "reader's barrier", asks=missing != "question")
     with pytest.raises(Violation, match="sleeps for ever"):
@@ -121,13 +121,13 @@ def test_each_step_of_holding_is_necessary(missing: str):
 
 
 def test_no_interleaving_leaves_the_owner_waiting_for_progress_that_was_made():
-    """Waiters for several offsets at once are woken for each."""
+    """Waiters for several offsets at the same time are woken for each."""
     assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((1, 3))) > 100
     assert explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner_waiting((2, 3), timeouts=2)) > 100
 
 
 def test_an_owner_whose_back_stop_ran_out_looks_at_what_was_announced_first():
-    """Else a wake-up that comes between its two looks would be counted as a missing one."""
+    """Otherwise a wake-up between its two checks would count as missing."""
     owner = owner_waiting((2, 3), timeouts=2, announced_first=False)
     with pytest.raises(Violation, match="a back-stop found work"):
         explore(PROGRESS_WORDS, dispatcher=progress_publisher(3), owner=owner)
@@ -135,7 +135,7 @@ def test_an_owner_whose_back_stop_ran_out_looks_at_what_was_announced_first():
 
 @pytest.mark.parametrize(("dispatcher", "owner"), [(False, True), (True, False)])
 def test_each_barrier_of_waiting_for_progress_is_necessary(dispatcher: bool, owner: bool):
-    """Without one of the two barriers the owner sleeps on progress that was made."""
+    """Without one of the two barriers the owner sleeps although the progress was made."""
     with pytest.raises(Violation, match="sleeps for ever: owner"):
         explore(
             PROGRESS_WORDS,
@@ -145,14 +145,14 @@ def test_each_barrier_of_waiting_for_progress_is_necessary(dispatcher: bool, own
 
 
 def test_no_interleaving_leaves_a_dispatcher_waiting_for_its_predecessor():
-    """A dispatcher that comes after another is woken for each offset, rising or falling."""
+    """A dispatcher that depends on another is woken for each offset, rising or falling."""
     assert explore(SUCCESSOR_WORDS, predecessor=predecessor(3), successor=successor((1, 2, 3))) > 100
     assert explore(SUCCESSOR_WORDS, predecessor=predecessor(3), successor=successor((3, 1, 2))) > 100
 
 
 @pytest.mark.parametrize(("before", "behind"), [(False, True), (True, False)])
 def test_each_barrier_of_waiting_for_a_predecessor_is_necessary(before: bool, behind: bool):
-    """Without one of the two barriers a dispatcher sleeps on progress that its predecessor made."""
+    """Without one of the two barriers a dispatcher sleeps although its predecessor made the progress."""
     with pytest.raises(Violation, match="sleeps for ever: successor"):
         explore(
             SUCCESSOR_WORDS,
@@ -162,13 +162,13 @@ def test_each_barrier_of_waiting_for_a_predecessor_is_necessary(before: bool, be
 
 
 def test_no_interleaving_tears_a_seqlock():
-    """A reader gets bytes that belong together, also when the writer died in the middle, and never waits for it."""
+    """A reader gets consistent bytes, even if the writer died in the middle, and never waits for it."""
     assert explore(SEQLOCK_WORDS, writer=seqlock_writer(3), reader=seqlock_reader(2)) > 1_000
 
 
 @pytest.mark.parametrize("broken", ["writer", "reader"])
 def test_each_step_of_a_seqlock_is_necessary(broken: str):
-    """With the sequence stored first, or not looked at again, a reader takes bytes of two writings."""
+    """If the sequence is stored first, or not checked again, a reader mixes bytes of two writes."""
     writer = seqlock_writer(3, sequence_last=broken != "writer")
     with pytest.raises(Violation, match="torn"):
         explore(SEQLOCK_WORDS, writer=writer, reader=seqlock_reader(1, second_look=broken != "reader"))

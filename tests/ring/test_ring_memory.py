@@ -1,4 +1,4 @@
-"""What the processes of a group share, and what each of them may write."""
+"""The shared memory of a group, and the write access of each process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ring.ring_processes import run_role
 
 @pytest.mark.parametrize("capacity", [0, 2048, 4097, 12 << 10, -4096])
 def test_a_capacity_that_is_no_power_of_two_is_refused(capacity: int):
-    """Positions are masked, so the capacity must be a power of two, and hold a page."""
+    """Positions are masked, so the capacity must be a power of two, of at least a page."""
     with pytest.raises(RingError, match=f"capacity={capacity}"):
         RingMemory.create(capacity, 1)
 
 
 @pytest.mark.parametrize("slot_count", [0, 65])
 def test_a_ring_has_up_to_64_slots(slot_count: int):
-    """More dispatchers than slots are refused when the ring is made."""
+    """More slots than that are refused when the ring is created."""
     with pytest.raises(RingError, match=f"slot_count={slot_count}"):
         RingMemory.create(4096, slot_count)
 
 
 def test_another_process_finds_capacity_and_slots_in_the_descriptors(memory: RingMemory, other: RingMemory):
-    """The descriptors are all that has to be handed over."""
+    """The descriptors are all that must be passed on."""
     assert (other.capacity, other.slot_count) == (4096, 4)
     assert other.header.ring_id == memory.header.ring_id
     assert len(other.descriptors) == 3 + 2 * 4
 
 
 def test_a_new_ring_says_that_nothing_is_known(memory: RingMemory):
-    """Before its writer speaks, the log's positions are unknown and not 0."""
+    """Before its writer starts, the log's positions are unknown, not 0."""
     header = memory.header
     assert (header.appended, header.durable, header.commit_log_offset_min) == (None, None, None)
     assert (header.epoch, header.ordinal, header.closed, header.tail, header.backstop_count) == (
@@ -52,7 +52,7 @@ def test_a_new_ring_says_that_nothing_is_known(memory: RingMemory):
 
 
 def test_a_writer_says_where_the_log_stands(memory: RingMemory, other: RingMemory):
-    """The header has the positions that the writer was opened with, and those that it stores later."""
+    """The header has the positions with which the writer was opened, and those that it stores later."""
     writer = RingWriter(memory, appended=9, durable=8, commit_log_offset_min=3, epoch=2, ordinal=5)
     header = other.header
     assert (header.appended, header.durable, header.commit_log_offset_min) == (9, 8, 3)
@@ -65,20 +65,20 @@ def test_a_writer_says_where_the_log_stands(memory: RingMemory, other: RingMemor
 
 
 def test_two_rings_have_different_ids(memory: RingMemory):
-    """Every start of a writer makes another ring, and readers can tell."""
+    """Every start of a writer creates a new ring, and readers can tell."""
     another = RingMemory.create(4096, 1)
     assert another.header.ring_id != memory.header.ring_id
     another.close()
 
 
 def test_descriptors_are_not_inherited_by_exec(memory: RingMemory, other: RingMemory):
-    """Only processes that are handed the ring have it."""
+    """Only processes that receive the descriptors have the ring."""
     for descriptor in memory.descriptors + other.descriptors:
         assert not os.get_inheritable(descriptor)
 
 
 def test_the_ring_has_no_name(memory: RingMemory):
-    """It ends with its last holder, also after a kill; nothing is left under /dev/shm."""
+    """It ends with its last holder, even after a kill; nothing is left under /dev/shm."""
     for descriptor, name in zip(memory.descriptors, ("ring", "cells"), strict=False):
         assert os.readlink(f"/proc/self/fd/{descriptor}") == f"/memfd:reput-{name} (deleted)"
 
@@ -100,7 +100,7 @@ def test_a_seal_refuses_every_further_writer(memory: RingMemory):
 
 
 def test_a_process_that_was_handed_the_ring_gets_it_read_only(other: RingMemory):
-    """A store through its views is a TypeError before it is a fault."""
+    """A store through its views raises TypeError before it could fault."""
     for view in (other.words, other.data, other.cell_words):
         with pytest.raises(TypeError):
             view[0] = 0
@@ -126,7 +126,7 @@ def test_an_observer_sees_all_numbers_and_writes_none(memory: RingMemory, other:
 
 @pytest.mark.parametrize("slot", [-1, 4])
 def test_a_slot_that_does_not_exist_is_refused(memory: RingMemory, slot: int):
-    """The number of slots is named."""
+    """The error has the number of slots."""
     with pytest.raises(RingError, match=f"slot={slot} slot_count=4"):
         memory.view(slot)
     with pytest.raises(RingError, match=f"slot={slot} slot_count=4"):
@@ -135,7 +135,7 @@ def test_a_slot_that_does_not_exist_is_refused(memory: RingMemory, slot: int):
 
 @pytest.fixture
 def copies(memory: RingMemory) -> list[int]:
-    """Copies of the ring's descriptors, which a test may spoil and `from_descriptors` closes."""
+    """Copies of the ring's descriptors, which a test may change and `from_descriptors` closes."""
     return [os.dup(descriptor) for descriptor in memory.descriptors]
 
 
@@ -148,19 +148,19 @@ def refuse(descriptors: list[int], match: str) -> None:
 
 
 def test_missing_descriptors_are_refused(copies: list[int]):
-    """Descriptors that came incomplete are not half used, and are closed."""
+    """Incomplete descriptors are not used, and are closed."""
     os.close(copies.pop())
     refuse(copies, "descriptor_count=10 slot_count=4")
 
 
 def test_descriptors_of_something_else_are_refused(copies: list[int]):
-    """What is not a ring is said not to be one."""
+    """The error says that it is not a ring."""
     os.dup2(copies[1], copies[0])
     refuse(copies, "not those of a ring")
 
 
 def test_no_descriptors_are_refused():
-    """An empty list names no ring."""
+    """An empty list is not a ring."""
     refuse([], "descriptor_count=0")
 
 
@@ -171,14 +171,14 @@ def test_a_ring_of_another_layout_is_refused(memory: RingMemory, copies: list[in
 
 
 def test_memory_without_the_magic_is_refused(memory: RingMemory, copies: list[int]):
-    """The header is checked before anything is believed."""
+    """The header is checked before it is used."""
     memory.words[MAGIC] = 0
     refuse(copies, "magic=0x0")
 
 
 def test_closing_gives_back_every_descriptor():
-    """A store that is opened and closed a thousand times leaks nothing."""
-    # What other tests have dropped is closed at some time, and must not be so in between.
+    """Opening and closing a store a thousand times leaks nothing."""
+    # Objects dropped by other tests are closed eventually, which must not happen in between.
     gc.collect()
     before = os.listdir("/proc/self/fd")
     memory = RingMemory.create(4096, 4)
@@ -199,7 +199,7 @@ def test_closing_gives_back_every_descriptor():
 @pytest.mark.processes
 @pytest.mark.parametrize("target", ["ring", "header", "other cell"])
 def test_a_stray_write_faults_in_the_process_that_makes_it(memory: RingMemory, target: str):
-    """A plugin that runs wild cannot change the ring or another dispatcher's cell."""
+    """A faulty plugin cannot change the ring or another dispatcher's cell."""
     make_writer(memory)
     before = bytes(memory.words.tobytes()), bytes(memory.cell_words.tobytes())
     assert run_role("stray", memory, target=target).returncode == -signal.SIGSEGV
@@ -210,7 +210,7 @@ def test_a_stray_write_faults_in_the_process_that_makes_it(memory: RingMemory, t
 @pytest.mark.every_python
 @pytest.mark.processes
 def test_a_confined_dispatcher_writes_its_own_cell(memory: RingMemory):
-    """What it may write it can write, and it has no descriptor to write more."""
+    """It can write its own cell, and has no descriptor to write anything else."""
     run = run_role("confined", memory)
     assert run.returncode == 0, run.stderr
     assert (memory.view(0).progress, memory.view(1).progress) == (None, 77)

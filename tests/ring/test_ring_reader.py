@@ -18,7 +18,7 @@ SOON = 10.0  # seconds; a park that is woken returns at once, one that is not fa
 
 
 def test_frames_come_in_order_and_once(writer: RingWriter, reader: RingReader):
-    """All frames up to the tail are one batch, empty ones too."""
+    """All frames up to the tail are one batch, including empty ones."""
     for number, frame in enumerate((b"one", b"", b"12345678", b"x" * 100)):
         writer.publish(frame, number, number)
     assert reader.read() == [b"one", b"", b"12345678", b"x" * 100]
@@ -26,7 +26,7 @@ def test_frames_come_in_order_and_once(writer: RingWriter, reader: RingReader):
 
 
 def test_every_reader_gets_every_frame(writer: RingWriter, reader_of: Callable[[int], RingReader]):
-    """The ring broadcasts: a reader takes nothing away from another."""
+    """The ring broadcasts: readers do not take frames from each other."""
     readers = [reader_of(slot) for slot in range(3)]
     writer.publish(b"frame", 1, 1)
     assert [reader.read() for reader in readers] == [[b"frame"]] * 3
@@ -35,7 +35,7 @@ def test_every_reader_gets_every_frame(writer: RingWriter, reader_of: Callable[[
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=1016), min_size=1, max_size=40), st.integers(1, 5000), st.randoms())
 def test_frames_of_all_sizes_pass_over_the_end_of_the_ring(frames: list[bytes], size_max: int, chance):
-    """Whatever their sizes and however they are taken, the bytes are those that were published."""
+    """Whatever their sizes and the sizes of the reads, the bytes are those that were published."""
     memory = RingMemory.create(4096, 1)
     writer = make_writer(memory)
     reader = RingReader(memory, memory.open_cell(0))
@@ -52,7 +52,7 @@ def test_frames_of_all_sizes_pass_over_the_end_of_the_ring(frames: list[bytes], 
 
 
 def test_a_reader_asks_for_what_is_appended_but_not_durable(memory: RingMemory, writer: RingWriter, reader: RingReader):
-    """Once it has nothing else to do. For what is durable, or not appended yet, there is nothing to ask."""
+    """Only when it has no other work. For durable or missing records there is nothing to request."""
 
     def was_asked() -> bool:
         try:
@@ -71,7 +71,7 @@ def test_a_reader_asks_for_what_is_appended_but_not_durable(memory: RingMemory, 
 
 
 def test_a_frame_larger_than_asked_for_is_taken_alone(writer: RingWriter, reader: RingReader):
-    """A limit that is too small for a frame does not stop the reader."""
+    """A limit below the size of a frame does not stop the reader."""
     frames = [b"x" * 500, b"y" * 20, b"z" * 30]
     for frame in frames:
         writer.publish(frame, 1, 1)
@@ -81,7 +81,7 @@ def test_a_frame_larger_than_asked_for_is_taken_alone(writer: RingWriter, reader
 
 
 def test_a_reader_that_was_lapped_says_so_and_joins_again(writer: RingWriter, reader: RingReader):
-    """Frames that were overwritten are not made up; the reader goes on at the end, and counts."""
+    """Overwritten frames are not invented; the reader continues at the end, and counts it."""
     for number in range(1, 101):
         writer.publish(b"x" * 100, number * 10, number)
     with pytest.raises(RingLapped, match="position=0 intent=11200 capacity=4096"):
@@ -97,7 +97,7 @@ def test_a_reader_that_was_lapped_says_so_and_joins_again(writer: RingWriter, re
 def test_the_last_frame_that_is_not_overwritten_is_still_read(
     memory: RingMemory, writer: RingWriter, reader: RingReader, overwritten: int, lapped: bool
 ):
-    """A full ring is read whole; one word of intent further, its oldest frame is gone."""
+    """A full ring is read completely; one word of intent further, its oldest frame is gone."""
     frames = [bytes([number]) * 504 for number in range(8)]
     for frame in frames:
         writer.publish(frame, 1, 1)
@@ -115,7 +115,7 @@ def test_an_intent_that_comes_while_copying_is_noticed(memory: RingMemory, write
         writer.publish(bytes([number]) * 504, 1, 1)
 
     class Overwriting:
-        """The data area, of which the first copy is overtaken by the writer."""
+        """A data area that the writer overwrites during the first copy."""
 
         def __getitem__(self, where: slice) -> memoryview:
             copy = memoryview(bytes(memory.data[where]))
@@ -128,7 +128,7 @@ def test_an_intent_that_comes_while_copying_is_noticed(memory: RingMemory, write
 
 
 def test_joining_leaves_no_gap(memory: RingMemory, writer: RingWriter, reader: RingReader):
-    """What is appended after the returned offset comes in frames from the returned position on."""
+    """Records after the returned offset come in frames from the returned position on."""
     writer.publish(b"first", 100, 1)
     joined = reader.join()
     assert (joined.position, joined.appended) == (memory.header.tail, 100)
@@ -149,7 +149,7 @@ def test_a_closed_ring_is_read_to_its_end(writer: RingWriter, reader: RingReader
 
 
 def test_a_reader_with_work_does_not_sleep(writer: RingWriter, reader: RingReader):
-    """Frames that came before the reader parked are not waited for."""
+    """Frames that came before the reader parked end the wait at once."""
     writer.publish(b"frame", 1, 1)
     assert reader.park(SOON) == []
     assert reader.read() == [b"frame"]
@@ -158,7 +158,7 @@ def test_a_reader_with_work_does_not_sleep(writer: RingWriter, reader: RingReade
 
 
 def test_a_watched_descriptor_ends_parking(reader: RingReader):
-    """A control pipe is heard while there are no frames, until it is not watched any more."""
+    """A control pipe ends the wait while there are no frames, until it is unwatched."""
     reading, writing = os.pipe()
     reader.watch(reading)
     os.write(writing, b"x")
@@ -173,21 +173,21 @@ def test_a_watched_descriptor_ends_parking(reader: RingReader):
 
 
 def test_parking_that_times_out_for_nothing_counts_nothing(reader: RingReader):
-    """An idle ring has no back-stop wake-ups that found work."""
+    """An idle ring counts no back-stop wake-ups."""
     assert reader.park(0.001) == []
     assert reader.park(0.001, frames=False, durable=1) == []
     assert reader._cell.backstop_count == 0
 
 
 def test_a_reader_is_not_woken_for_what_it_did_not_ask(writer: RingWriter, reader: RingReader):
-    """A reader that waits for the disk alone sleeps on while frames come, and still wakes in time."""
+    """A reader that only waits for the disk is not woken by frames, but is still woken in time."""
     writer.publish(b"frame", 1, 1)
     assert reader.park(0.001, frames=False, durable=1) == []
     assert reader._cell.backstop_count == 0
 
 
 def test_a_wake_up_that_was_forgotten_is_counted(memory: RingMemory, reader: RingReader):
-    """A writer that announces without waking is found out by the back-stop."""
+    """If a writer announces without waking, the back-stop detects it."""
 
     class Forgetful(RingWriter):
         __slots__ = ()
@@ -212,11 +212,11 @@ def test_a_wake_up_that_was_forgotten_is_counted(memory: RingMemory, reader: Rin
 
 
 def test_a_writer_that_is_late_is_not_blamed(writer: RingWriter, reader: RingReader):
-    """Work that the back-stop finds before its wake-up was announced is no bug."""
+    """Work that the back-stop finds before the wake-up was announced is not a bug."""
     poll = reader._poll
 
     class LatePoll:
-        """Publishes while the reader sleeps, but has it see the eventfd only later."""
+        """Publishes while the reader sleeps, but delays the eventfd."""
 
         def poll(self, timeout: float, count_max: int) -> list[tuple[int, int]]:
             if timeout:
@@ -232,7 +232,7 @@ def test_a_writer_that_is_late_is_not_blamed(writer: RingWriter, reader: RingRea
 def test_a_dispatcher_parks_until_its_predecessor_has_come_far_enough(
     memory: RingMemory, reader_of: Callable[[int], RingReader]
 ):
-    """Progress short of the offset wakes no reader; the predecessor that reaches it does."""
+    """Progress below the offset wakes no reader; the predecessor that reaches it does."""
     first, second = reader_of(0), reader_of(1)
     second._cell.begin_parking(frames=False, durable=None, predecessors=1, progress=100)
     first._cell.set_progress(99, 1)
@@ -248,7 +248,7 @@ def test_a_dispatcher_parks_until_its_predecessor_has_come_far_enough(
 
 
 def test_unknown_progress_of_a_predecessor_is_not_ahead(reader_of: Callable[[int], RingReader]):
-    """A predecessor that has not said how far it is holds back those that come after it."""
+    """A predecessor with unknown progress holds back its successors."""
     reader = reader_of(0)
     assert reader.park(0.001, frames=False, predecessors=(1, 2), progress=0) == []
     assert not reader._reached(1, 0)

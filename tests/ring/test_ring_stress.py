@@ -1,4 +1,4 @@
-"""The ring between real processes: constant lapping, parking at random intervals, words watched while they change."""
+"""The ring between real processes: constant lapping, parking at random intervals, concurrent reads of words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = [0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0xEEEE_EEEE_EEEE_EEEE]
 
 
 def until_joined(memory: RingMemory, slots: range) -> None:
-    """Wait until the dispatchers of *slots* have said how far they are."""
+    """Wait until the dispatchers of *slots* have published their progress."""
     deadline = time.monotonic() + LIMIT_S
     while any(memory.view(slot).progress is None for slot in slots):
         assert time.monotonic() < deadline
@@ -34,7 +34,7 @@ def until_reached(memory: RingMemory, slot: int, progress: int) -> None:
 
 
 def test_no_frame_is_torn_under_constant_lapping():
-    """A writer that never waits laps two readers again and again: they lose frames, but never take a torn one."""
+    """A writer that never waits laps two readers repeatedly: they lose frames, but never read a torn one."""
     memory = RingMemory.create(16 << 10, 2)
     writer = make_writer(memory)
     readers = [start_role("read_all", memory, slot=slot, pause=0.0005 * slot) for slot in range(2)]
@@ -56,7 +56,7 @@ def test_no_frame_is_torn_under_constant_lapping():
 
 
 def test_a_reader_that_keeps_up_misses_nothing():
-    """Every frame comes, in order and once, to each of two processes that park between them."""
+    """Every frame comes, in order and once, to each of two processes that park between frames."""
     memory = RingMemory.create(1 << 20, 2)
     writer = make_writer(memory)
     readers = [start_role("read_all", memory, slot=slot) for slot in range(2)]
@@ -74,7 +74,7 @@ def test_a_reader_that_keeps_up_misses_nothing():
 
 
 def test_no_wake_up_is_lost_at_random_intervals():
-    """Readers park after each frame, an owner waits for their progress, one reader for the other: none oversleeps."""
+    """Readers park after each frame, an owner waits for their progress, and one reader for the other: all are woken."""
     memory = RingMemory.create(1 << 20, 2)
     writer = make_writer(memory)
     waiter = ProgressWaiter(memory)
@@ -104,7 +104,7 @@ def until_watching(memory: RingMemory) -> None:
 
 
 def test_a_word_is_never_seen_torn_or_zero():
-    """Stored through a cast to 8-byte words, another process sees the old value or the new one."""
+    """With stores through a cast to 8-byte words, another process sees the old value or the new one."""
     memory = RingMemory.create(4096, 2)
     writer = RingWriter(memory, appended=0, durable=WORDS[0], commit_log_offset_min=0, epoch=1, ordinal=0)
     watcher = start_role("watch_word", memory, values=WORDS, count=1_000_000)

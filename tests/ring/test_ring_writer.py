@@ -16,7 +16,7 @@ from ring.conftest import make_writer
 
 
 def woken(memory: RingMemory) -> list[int]:
-    """Return the slots whose readers were woken, and forget that."""
+    """Return the slots whose readers were woken, and reset that."""
     slots = []
     for slot, descriptor in enumerate(memory.wake_descriptors):
         try:
@@ -28,12 +28,12 @@ def woken(memory: RingMemory) -> list[int]:
 
 
 def park(reader: RingReader, *, frames: bool = True, durable: int | None = None) -> None:
-    """Say that the reader parks, without sleeping."""
+    """Set the parked flag of the reader, without sleeping."""
     reader._cell.begin_parking(frames=frames, durable=durable, predecessors=0, progress=0)
 
 
 def test_a_frame_may_take_a_quarter_of_the_ring(writer: RingWriter, reader: RingReader):
-    """A larger one is refused with both sizes named, and nothing is published."""
+    """A larger one is refused with both sizes in the error, and nothing is published."""
     assert writer.frame_size_max == 4096 // 4 - 8
     writer.publish(b"x" * writer.frame_size_max, 1, 1)
     with pytest.raises(RingError, match="frame_size=1017 frame_size_max=1016"):
@@ -43,7 +43,7 @@ def test_a_frame_may_take_a_quarter_of_the_ring(writer: RingWriter, reader: Ring
 
 
 def test_a_frame_of_megabytes_is_published_whole():
-    """Large frames pass a barrier more; their bytes and their neighbours come out as they went in."""
+    """Large frames pass an additional barrier; they and their neighbours are read unchanged."""
     memory = RingMemory.create(8 << 20, 1)
     writer = make_writer(memory)
     reader = RingReader(memory, memory.open_cell(0))
@@ -64,7 +64,7 @@ def test_a_frame_of_megabytes_is_published_whole():
 
 
 def test_a_closed_ring_takes_no_frames(writer: RingWriter, reader: RingReader):
-    """Publishing after closing is an error of its own; closing again is none."""
+    """Publishing after the close raises; closing again does not."""
     writer.publish(b"last", 1, 1)
     writer.close()
     writer.close()
@@ -89,7 +89,7 @@ def test_publishing_wakes_exactly_the_parked(
 
 
 def test_a_parked_reader_that_has_not_run_yet_is_woken_once(memory: RingMemory, writer: RingWriter, reader: RingReader):
-    """Frames that follow each other cost one wake-up, the next parking another."""
+    """Consecutive frames cost one wake-up, the next parking another."""
     park(reader)
     for number in range(3):
         writer.publish(b"frame", number, number)
@@ -105,7 +105,7 @@ def test_a_parked_reader_that_has_not_run_yet_is_woken_once(memory: RingMemory, 
 def test_the_next_process_of_a_slot_is_woken_too(
     memory: RingMemory, writer: RingWriter, reader: RingReader, reader_of: Callable[[int], RingReader]
 ):
-    """A reader that died while parked takes no wake-up away from its successor."""
+    """A reader that died while parked does not consume its successor's wake-up."""
     park(reader)
     writer.publish(b"for the dead", 1, 1)
     assert woken(memory) == [0]
@@ -118,7 +118,7 @@ def test_the_next_process_of_a_slot_is_woken_too(
 def test_only_those_who_wait_for_the_disk_are_woken_by_it(
     memory: RingMemory, writer: RingWriter, reader_of: Callable[[int], RingReader]
 ):
-    """Each when the log is forced as far as it needs; frames do not disturb them."""
+    """Each when the log is forced as far as it needs; frames do not wake them."""
     readers = [reader_of(slot) for slot in range(3)]
     assert writer.durable_awaited is None
     park(readers[0], frames=False, durable=100)
@@ -138,7 +138,7 @@ def test_only_those_who_wait_for_the_disk_are_woken_by_it(
 
 
 def test_an_interrupt_anywhere_in_publish_spoils_no_later_frame():
-    """Ctrl-C between any two instructions leaves the frame out or delays it; the writer and the others go on."""
+    """Ctrl-C between any two instructions omits or delays the frame; the writer and the others continue."""
     ended = False
     instruction = 0
     while not ended:
@@ -162,7 +162,7 @@ def test_an_interrupt_anywhere_in_publish_spoils_no_later_frame():
 
 
 def interrupted(instruction: int, call: Callable[..., None], *arguments: object) -> bool:
-    """Raise KeyboardInterrupt at the *instruction*-th bytecode of *call*; return whether it had so many."""
+    """Raise KeyboardInterrupt at the *instruction*-th bytecode of *call*; return whether it has that many."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> object:
@@ -175,7 +175,7 @@ def interrupted(instruction: int, call: Callable[..., None], *arguments: object)
         return trace
 
     former = sys.gettrace()
-    # Python 3.12 traces bytecodes only if some frame asked for it before.
+    # Python 3.12 traces bytecodes only if a frame requested it before.
     sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
@@ -188,13 +188,13 @@ def interrupted(instruction: int, call: Callable[..., None], *arguments: object)
 
 
 def test_closing_wakes_everyone(memory: RingMemory, writer: RingWriter):
-    """Sleeping readers learn that no frame will follow."""
+    """Sleeping readers learn that no more frames follow."""
     writer.close()
     assert woken(memory) == [0, 1, 2, 3]
 
 
 def test_a_second_writer_goes_on_where_the_first_was(memory: RingMemory, writer: RingWriter, reader: RingReader):
-    """The position is the ring's, not the writer's."""
+    """The position belongs to the ring, not to the writer."""
     writer.publish(b"first", 10, 1)
     second = RingWriter(memory, appended=10, durable=0, commit_log_offset_min=0, epoch=2, ordinal=1)
     second.publish(b"second", 20, 2)

@@ -1,4 +1,4 @@
-"""A seqlock is always read whole, also after its writer died."""
+"""A seqlock is always read whole, even after its writer died."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def seqlock(octets: memoryview) -> Seqlock:
 
 
 def test_a_seqlock_that_was_never_written_is_none(seqlock: Seqlock):
-    """Unknown is told from empty."""
+    """Unknown differs from empty."""
     assert seqlock.read() is None
     seqlock.write(b"")
     assert seqlock.read() == b""
 
 
 def test_the_last_writing_is_read_whole(seqlock: Seqlock):
-    """Longer or shorter than the one before, nothing of it shows through."""
+    """Whether longer or shorter than the value before, nothing of that remains."""
     for value in (b"a" * 24, b"bc", b"d" * 17):
         seqlock.write(value)
         assert seqlock.read() == value
@@ -41,7 +41,7 @@ def test_bytes_beyond_the_capacity_are_cut_off(seqlock: Seqlock, octets: memoryv
 
 
 def test_a_writer_that_died_while_writing_leaves_the_last_whole_value(seqlock: Seqlock, octets: memoryview):
-    """The copy in use is never the one that is written."""
+    """The copy in use is never the one being written."""
     seqlock.write(b"first")
     before = bytes(octets)
     seqlock.write(b"second")

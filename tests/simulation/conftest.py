@@ -1,4 +1,4 @@
-"""For all simulations: what has no setting is as small as all else."""
+"""For all simulations: sizes without a setting are also small."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from small_store import small_sidecars
 
 @pytest.fixture(autouse=True)
 def _small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sidecars of the ext files cross the ends of their files, and some puts find too much in memory."""
+    """Let sidecars of the ext files cross the ends of their files, and let some puts find much gathered data."""
     small_sidecars(monkeypatch)
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 2000)

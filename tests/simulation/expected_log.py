@@ -1,6 +1,6 @@
-"""ExpectedLog: every record that was put, in the order of the log, and what log and views must look like for it.
+"""ExpectedLog: every record that was put, in log order, and the expected log and views.
 
-A plain list, and comparisons of bytes; none of the store's own readers is trusted here.
+It is a plain list with byte comparisons; it uses none of the store's own readers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INDEX_HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")
 ENTRY = Struct(">iqii")
 EXT_UNIT = Struct(">hqqh")
-# What an ext unit's byte offset is added to in a queue's unit.
+# A queue's unit holds an ext unit's byte offset plus this number.
 ADDRESS_BASE = -(1 << 63)
 BLANK = Struct(">iI")
 PRE_BLANK = (0, 2**31 - 1, 0)
@@ -32,10 +32,10 @@ class Violation(Exception):
 
 
 class ExpectedRecord(msgspec.Struct):
-    """One record as it was put; *data* are its bytes as they lay in the log then.
+    """One record as it was put; *data* are its bytes in the log at that time.
 
     Attributes:
-        deleted: its topic was deleted behind it; no queue has it, and its queue offset is given again.
+        deleted: its topic was deleted later; no queue has it, and its queue offset is reused.
     """
 
     begin: int
@@ -54,11 +54,11 @@ class ExpectedRecord(msgspec.Struct):
 
 
 class ExpectedLog:
-    """What must be there.
+    """The expected content.
 
     Attributes:
-        durable: commit-log offset up to which nothing may ever be lost.
-        offset_min: where the log begins, since older segments were removed.
+        durable: commit-log offset below which nothing may ever be lost.
+        offset_min: the log's beginning after older segments were removed.
     """
 
     def __init__(self, segment_size: int) -> None:
@@ -69,7 +69,7 @@ class ExpectedLog:
 
     @property
     def end(self) -> int:
-        """Behind the last record."""
+        """Offset after the last record."""
         return self.records[-1].end if self.records else 0
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
@@ -79,9 +79,9 @@ class ExpectedLog:
         return 0
 
     def delete_topic(self, topic: str) -> bool:
-        """Have the queues of *topic* begin anew; return whether they had anything.
+        """Restart the queues of *topic*; return whether they had records.
 
-        Wherever the log may come to end, the deletion holds for what was put before it and is still there.
+        Wherever the log ends later, the deletion applies to the remaining records that were put before it.
         """
         found = [record for record in self.records if record.topic == topic and not record.deleted]
         for record in found:
@@ -89,7 +89,7 @@ class ExpectedLog:
         return bool(found)
 
     def queues(self) -> dict[tuple[str, int], list[ExpectedRecord]]:
-        """Return the records of each queue; their places in the list are their queue offsets."""
+        """Return the records of each queue; their indexes in the list are their queue offsets."""
         queues: dict[tuple[str, int], list[ExpectedRecord]] = {}
         for record in self.records:
             if not record.deleted:
@@ -97,7 +97,7 @@ class ExpectedLog:
         return queues
 
     def lose_behind(self, end: int) -> int:
-        """Forget the records that a power cut has taken, and return how many those were."""
+        """Drop the records lost in a power cut, and return their number."""
         before = len(self.records)
         self.records = [record for record in self.records if record.end <= end]
         return before - len(self.records)
@@ -105,7 +105,7 @@ class ExpectedLog:
     # Comparisons.
 
     def check_log(self, store: Path, end: int) -> None:
-        """Compare the segments: the records, blanks between them, zeros behind *end*."""
+        """Compare the segments: the records, blanks between them, zeros after *end*."""
         segments = {int(path.name): path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
         at = self.offset_min
         for record in self.records:
@@ -133,7 +133,7 @@ class ExpectedLog:
             raise Violation(f"a blank is missing: commit_log_offset={at}")
 
     def check_queues(self, folder: Path, ext: ExtFiles | None = None) -> None:
-        """Compare the consume queues below *folder*, unit by unit, and the ext units that they lead to."""
+        """Compare the consume queues below *folder*, unit by unit, and the ext units to which they refer."""
         queues = self.queues()
         for path in folder.glob("*/*"):
             if path.is_dir() and (path.parent.name, int(path.name)) not in queues and any(path.iterdir()):
@@ -149,8 +149,7 @@ class ExpectedLog:
             if ext is not None:
                 found = [ext.resolve(topic, queue_id, unit) for unit in found]
             wanted = [unit_of(record, ext is not None) for record in records[first:]]
-            # A queue that was built again when the log was trimmed already does not know of older records.
-            # Nor are the ext units there that older ones led to.
+            # A queue that was rebuilt after a trim has no older records, and the ext units of older ones do not exist.
             for number, record in enumerate(records[first : first + len(found)]):
                 if record.begin < self.offset_min and (
                     found[number] == PRE_BLANK or (ext is not None and found[number][:2] == wanted[number][:2])
@@ -192,20 +191,20 @@ class ExpectedLog:
 
 
 def unit_of(record: ExpectedRecord, has_ext: bool) -> tuple[int, ...]:
-    """Return the unit of a record, as `ExtFiles.resolve` shows those that lead to an ext unit."""
+    """Return the unit of a record, in the form of `ExtFiles.resolve` for units with an ext unit."""
     unit = (record.begin, len(record.data), record.tags_code)
     return (*unit, record.store_timestamp) if has_ext else unit
 
 
 class ExtFiles:
-    """The ext files below *folder*, and what the units of a queue find there."""
+    """The ext files below *folder*, and the ext units of a queue's units."""
 
     def __init__(self, folder: Path, file_size: int) -> None:
         self.folder = folder
         self.file_size = file_size
 
     def resolve(self, topic: str, queue_id: int, unit: tuple[int, int, int]) -> tuple[int, ...]:
-        """Return a queue's unit with tags code and store time of its ext unit; one that leads to none as it is."""
+        """Return a queue's unit with tags code and store time of its ext unit; one without an ext unit is unchanged."""
         offset = unit[2] - ADDRESS_BASE
         path = self.folder / topic / str(queue_id) / f"{offset - offset % self.file_size:020d}"
         if unit == PRE_BLANK or offset >= 1 << 62 or not path.exists():
@@ -214,13 +213,13 @@ class ExtFiles:
         return (*unit[:2], tags_code, store_timestamp) if size == EXT_UNIT.size else unit
 
     def check(self, queues: Collection[tuple[str, int]]) -> None:
-        """Look for ext files of queues that are not there."""
+        """Look for ext files of queues that do not exist."""
         for path in self.folder.glob("*/*"):
             if (path.parent.name, int(path.name)) not in queues:
                 raise Violation(f"ext files belong to no queue: path={path}")
 
 
 def hash_of(text: str) -> int:
-    """Return the hash that an index keeps."""
+    """Return the hash as stored in an index."""
     code = string_hash(text)
     return abs(code) if code != -(2**31) else 0

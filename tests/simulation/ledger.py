@@ -1,6 +1,6 @@
-"""Ledger: a dispatcher that is shown only what is durable, and holds the store to it.
+"""Ledger: a dispatcher that reads only durable records, and checks that they stay durable.
 
-Its view is the list of all records, kept in one file with the cursor. Whatever it has seen must never be taken back.
+Its view is the list of all records, in one file with the cursor. Records that it has seen must never be lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LedgerFile(msgspec.Struct):
 
 
 class Ledger(CommitLogDispatcher):
-    """*complain* is called with what the store did wrong."""
+    """*complain* is called with violations of the store."""
 
     def __init__(self, context: DispatcherContext, files: Files, complain: Callable[[str], None]) -> None:
         self.path = context.directory / "ledger"
@@ -66,4 +66,4 @@ class Ledger(CommitLogDispatcher):
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:
-        """The list stays whole."""
+        """The list stays complete."""

@@ -1,7 +1,7 @@
-"""SimulatedDisk: what a power cut leaves, and what each simulated process is refused.
+"""SimulatedDisk: the state after a power cut, and the calls that are refused to each simulated process.
 
-Files are real and tiny, so that readers need no seam; what the disk would still have after a power cut is kept beside
-them, sector by sector. A process reaches the disk through its own `ProcessFiles`, which can be killed at any call.
+Files are real and tiny, so that readers need no special interface; the state after a power cut is kept separately,
+sector by sector. Each process accesses the disk through its own `ProcessFiles`, which can be killed at any call.
 
     written   → in the file at once: other processes see it, and a killed process loses nothing of it
     forced    → copied to what is durable
@@ -26,14 +26,14 @@ from reput.store.disk.files import Files, Mapping, WrittenFile
 __all__ = ["ProcessFiles", "SimulatedDisk", "content"]
 
 SECTOR_SIZE = 512
-# Names that were not forced are mostly there after a power cut.
+# Unforced names usually survive a power cut.
 NAME_LOST = 0.3
 
 Opened = TypeVar("Opened", Mapping, WrittenFile)
 
 
 def content(path: Path | str) -> bytes:
-    """Return a whole file, a tenth as dear as `Path.read_bytes`, which is called by the thousand here."""
+    """Return a whole file, ten times as fast as `Path.read_bytes`, which would be called thousands of times here."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return os.read(descriptor, os.fstat(descriptor).st_size)
@@ -45,9 +45,9 @@ class SimulatedDisk:
     """The disk of one machine.
 
     Attributes:
-        full: nothing finds room.
+        full: there is no space.
         force_error: errno of every force; None: they succeed.
-        refusals: how often something was refused, by reason.
+        refusals: number of refusals by reason.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -61,7 +61,7 @@ class SimulatedDisk:
         self.replaced: dict[Path, bytes | None] = {}
 
     def know(self, path: Path) -> None:
-        """Take a file that is met first as it is for durable."""
+        """Treat the current state of a newly met file as durable."""
         if path not in self.durable:
             self.durable[path] = content(path)
 
@@ -69,25 +69,25 @@ class SimulatedDisk:
         self.durable[path] = content(path)
 
     def force_part(self, path: Path, begin: int, end: int) -> None:
-        """What was written elsewhere in the file is not forced by that."""
+        """Force one part of a file; other parts stay unforced."""
         old, new = self.durable[path], content(path)
         self.durable[path] = old[:begin] + new[begin:end] + old[end:]
 
     def force_directory(self, path: Path) -> None:
-        # As text: `Path.parent` would make a path for each name that is left, at each of thousands of calls.
+        # As text: `Path.parent` would create a path per name, in each of thousands of calls.
         directory = str(path)
         self.new_names = {name for name in self.new_names if dirname(name) != directory}
         self.removed = {name: data for name, data in self.removed.items() if dirname(name) != directory}
         self.replaced = {name: data for name, data in self.replaced.items() if dirname(name) != directory}
 
     def write_back(self) -> None:
-        """Let the kernel write some sectors back, as it does all the time without being asked."""
+        """Let the kernel write some sectors back, as it does at any time."""
         for path, old in list(self.durable.items()):
             if path.exists() and self.chance.random() < 0.5:
                 self.durable[path] = self.mixed(old, content(path))
 
     def mixed(self, old: bytes, new: bytes) -> bytes:
-        """Return *new* with some of its sectors as they were in *old*."""
+        """Return *new* with some of its sectors replaced by those of *old*."""
         if old == new:
             return new
         old = old.ljust(len(new), b"\0")
@@ -127,8 +127,8 @@ class ProcessFiles(Files):
     """The file calls of one process.
 
     Attributes:
-        calls_left: calls until the process is killed in the middle of one; None: it lives.
-        killed: it was.
+        calls_left: calls until the process is killed within one; None: it is not.
+        killed: whether it was.
     """
 
     def __init__(self, disk: SimulatedDisk) -> None:
@@ -138,7 +138,7 @@ class ProcessFiles(Files):
         self.opened: list[Mapping | WrittenFile] = []
 
     def die(self) -> None:
-        """End the process: no call succeeds any more, and what it had open is closed."""
+        """End the process: later calls fail, and its open files are closed."""
         self.killed = True
         for file in list(self.opened):
             file.close()
@@ -162,7 +162,7 @@ class ProcessFiles(Files):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def force(self, path: Path) -> None:
-        """What a force of this process comes to."""
+        """Force a file, as this process can."""
         self.step()
         self.refuse_force()
         self.disk.force(path)

@@ -13,7 +13,7 @@ START_MS = 1_700_000_000_000
 
 
 class SimulatedClock(Clock):
-    """Goes only when it is told to. The wall clock may jump, the monotonic one may not.
+    """Moves only on request. The wall clock may jump, the monotonic one may not.
 
     Attributes:
         boot: number of the machine's start.
@@ -39,7 +39,7 @@ class SimulatedClock(Clock):
 
 
 class HeldThread:
-    """A thread that runs when it is waited for; by then it has been asked to stop, and only ends in good order."""
+    """A thread that runs when it is joined; by then it has been asked to stop, and only ends in good order."""
 
     def __init__(self, target: Callable[[], None]) -> None:
         self.target: Callable[[], None] | None = target
@@ -54,7 +54,7 @@ class HeldThread:
 
 
 class HeldThreads(Threads):
-    """What threads would do, the simulation does when it wants to."""
+    """The simulation does the work of the threads when it chooses."""
 
     def start(
         self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
@@ -63,7 +63,7 @@ class HeldThreads(Threads):
 
 
 class PromptThreads(Threads):
-    """What threads would do is done before whoever starts one goes on, so that every run is the same."""
+    """The work of a thread is done before its starter continues, so that every run is the same."""
 
     def start(
         self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None

@@ -1,11 +1,11 @@
-"""Simulation: writer, ring and dispatchers in one thread, on a disk, a clock and a scheduler that one seed drives.
+"""Simulation: writer, ring and dispatchers in one thread, on a disk, a clock and a scheduler driven by one seed.
 
     seed ──▶ operations ──▶ MessageStore ──▶ ring ──▶ DispatcherLoop: consume_queue, index, ledger, in some runs ext
                 │                │                        │
                 └──▶ faults      └────── SimulatedDisk ───┘
 
-After every death of the writer the store is opened again and held to its promises: what was acknowledged is there, what
-is there is what was put, in its order and without a gap, and the views come to say the same.
+After every death of the writer the store is opened again and its promises are checked: acknowledged messages exist, the
+log is what was put, in order and without a gap, and the views catch up with it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OPERATION_COUNT = 200
 SIZE_AND_MAGIC = Struct(">iI")
 SEGMENT_SIZE = 4096
 SLOT_COUNT = 7
-# Three units, and what a file keeps free behind them.
+# Three units, plus the free space that a file keeps after them.
 EXT_FILE_SIZE = 64
 SETTINGS = {
     "mapped_file_size_commit_log": SEGMENT_SIZE,
@@ -60,12 +60,12 @@ SETTINGS = {
     "max_hash_slot_num": SLOT_COUNT,
     "max_index_num": 12,
 }
-# Few frames fit, so that a dispatcher that has not run for a while is lapped.
+# Few frames fit, so a dispatcher that has not run for a while is lapped.
 RING_SIZE = 4096
 TOPICS = ("orders", "payments", "a")
 KEYS = ("k1", "k2", "k3", "k4", "k5")
 TAGS = ("", "", "red", "blue")
-# What a dispatcher needs at most to take in the whole log of one run.
+# Upper bound for the rounds that a dispatcher needs to take in the whole log of one run.
 ROUNDS_MAX = 3000
 ATTEMPTS_MAX = 100
 
@@ -91,11 +91,11 @@ FAULTS = (
 
 
 class SimulationFailed(AssertionError):
-    """A run went wrong. The text says how to repeat it."""
+    """A run failed. The text says how to repeat it."""
 
 
 class Member:
-    """One dispatcher: its process, and where it shows its progress."""
+    """One dispatcher: its process, and its published progress."""
 
     def __init__(self, name: str, description: DispatcherDescription, cell: Cell) -> None:
         self.name = name
@@ -104,13 +104,13 @@ class Member:
         self.files: ProcessFiles | None = None
         self.loop: DispatcherLoop | None = None
         self.context: HostContext | None = None
-        # What it reads with descriptors of its own, which end with the process.
+        # Its open descriptors, which end with the process.
         self.read_files: ExtAddresses | None = None
         self.lapped_count = 0
 
 
 class Simulation:
-    """One run. *faults* counts what happened."""
+    """One run. *faults* counts the faults."""
 
     # How often an opening is killed in a file call, and how often there are ext files.
     recovery_kill_share = 0.25
@@ -196,7 +196,7 @@ class Simulation:
     # The processes.
 
     def open(self) -> None:
-        """Start the writer, however often it is killed in that, and the dispatchers."""
+        """Start the writer, however often that is killed, and the dispatchers."""
         for _ in range(ATTEMPTS_MAX):
             killed_early = self.chance.random() < self.recovery_kill_share
             if self.try_open(self.chance.randrange(30) if killed_early else None):
@@ -209,7 +209,7 @@ class Simulation:
         raise Violation("the store cannot be opened")
 
     def try_open(self, calls: int | None) -> bool:
-        """Start the writer and the dispatchers; return False if the writer was killed behind so many file calls."""
+        """Start the writer and the dispatchers; return False if the writer was killed after *calls* file calls."""
         files = self.writer_files = ProcessFiles(self.disk)
         files.calls_left = calls
         try:
@@ -226,7 +226,7 @@ class Simulation:
         return True
 
     def start_group(self) -> None:
-        """Make the ring and the dispatchers' loops."""
+        """Create the ring and the dispatchers' loops."""
         store = self.store
         self.memory = RingMemory.create(RING_SIZE, 4)
         self.ring = RingWriter(
@@ -254,7 +254,7 @@ class Simulation:
         store.attach(publisher, needs_properties=self.ext is not None, reads_durable=True)
 
     def start_dispatcher(self, member: Member) -> None:
-        """Begin a loop in a process of its own."""
+        """Begin a loop in a separate simulated process."""
         files = member.files = ProcessFiles(self.disk)
         folders = ViewFolders(self.directory, member.name, member.description.store_folders)
         dead_letters = DeadLetters(self.directory, member.name)
@@ -262,7 +262,7 @@ class Simulation:
         def create() -> CommitLogDispatcher:
             if member.context is not None:
                 member.context.close()
-            # As `ViewFolders.prepare` just did with the real directory.
+            # Like `ViewFolders.prepare`, which just did it with the real directory.
             files.force_directory(folders.directory)
             member.context = HostContext(
                 name=member.name,
@@ -304,7 +304,7 @@ class Simulation:
         )
 
     def end_dispatcher(self, member: Member) -> None:
-        """Have nothing left of a loop, as if its process had died."""
+        """Remove all state of a loop, as if its process had died."""
         if member.loop is not None:
             member.loop.log_feed.close()
         if member.context is not None:
@@ -316,7 +316,7 @@ class Simulation:
         member.loop = member.context = member.files = member.read_files = None
 
     def abandon(self) -> None:
-        """Have nothing left of all processes."""
+        """Remove all state of all processes."""
         self.faults["dispatcher lapped"] += sum(member.cell.lapped_count for member in self.members)
         for member in self.members:
             self.end_dispatcher(member)
@@ -331,7 +331,7 @@ class Simulation:
     def complain(self, text: str) -> None:
         raise Violation(text)
 
-    # What goes well.
+    # Normal operations.
 
     def message(self) -> Message:
         self.message_number += 1
@@ -360,12 +360,12 @@ class Simulation:
         self.take_over()
 
     def burst(self) -> None:
-        """More messages than the ring holds, before a dispatcher comes to run."""
+        """Put more messages than the ring holds, before a dispatcher runs."""
         for _ in range(40):
             self.put()
 
     def refused(self, call: Callable[[], None]) -> None:
-        """Call, and accept that a full disk is one."""
+        """Call, and accept the error of a full disk."""
         try:
             call()
         except StoreFull:
@@ -374,7 +374,7 @@ class Simulation:
             self.faults["no room"] += 1
 
     def take_over(self) -> None:
-        """Have the model know what is in the log since it was looked at last; must be what was put, in its order."""
+        """Add to the model the records since the last check, which must be what was put, in order."""
         at = self.expected.end
         segment, begin = b"", -1
         while at < self.store.appended:
@@ -409,7 +409,7 @@ class Simulation:
         self.maybe_stored = []
 
     def segment_of_writer(self, begin: int) -> bytes:
-        """Return the segment as it is in its file, with what the writer still has in memory for it."""
+        """Return the segment as in its file, completed by what the writer still has in memory."""
         segment = bytearray(content(f"{self.directory}/commitlog/{begin:020d}"))
         log = self.store.commit_log
         if isinstance(log, GroupCommitLog):
@@ -424,7 +424,7 @@ class Simulation:
         return bytes(segment)
 
     def flush(self) -> None:
-        """The flusher's thread comes to run."""
+        """Run the flusher's thread."""
         self.store.durability.flush_service.do_round()
         self.note_durable()
 
@@ -432,7 +432,7 @@ class Simulation:
         self.expected.durable = max(self.expected.durable, min(self.store.durable, self.expected.end))
 
     def help_log(self) -> None:
-        """The helper of the log comes to run."""
+        """Run the log's helper."""
         self.refused(lambda: self.store.commit_log.prepare(self.store.appended))
 
     def pass_time(self) -> None:
@@ -447,7 +447,7 @@ class Simulation:
                 self.work(member, self.chance.randrange(1, 5))
 
     def work(self, member: Member, count: int) -> None:
-        """Let one dispatcher do up to *count* pieces of work; begin it again if it dies."""
+        """Let one dispatcher do up to *count* pieces of work; restart it if it dies."""
         for _ in range(count):
             if member.loop is None:
                 self.start_dispatcher(member)
@@ -459,7 +459,7 @@ class Simulation:
                 self.faults["ext dispatcher killed"] += member.name == "consume_queue_ext"
                 self.end_dispatcher(member)
 
-    # What goes wrong.
+    # Faults.
 
     def kill_dispatcher(self) -> None:
         member = self.chance.choice(self.members)
@@ -480,7 +480,7 @@ class Simulation:
         self.die_and_open()
 
     def die_and_open(self) -> None:
-        """The writer dies; dispatchers live on for a moment."""
+        """Kill the writer; dispatchers live on for a moment."""
         for member in self.members:
             if self.chance.random() < 0.3:
                 self.work(member, 3)
@@ -503,9 +503,9 @@ class Simulation:
         self.store.durability.snapshot_regularly()
 
     def kill_writer_in_record(self) -> None:
-        """The last put is killed after some of the record's bytes, which a put writes behind the size word first.
+        """Kill the last put after some of the record's bytes, which a put writes after the size word, before that.
 
-        With SYNC_FLUSH it is the flusher that writes them, with what else was put since the last force.
+        With SYNC_FLUSH the flusher writes them, with all other messages since the last force.
         """
         at = self.store.appended
         self.put()
@@ -540,14 +540,14 @@ class Simulation:
         self.open()
 
     def fill_disk(self) -> None:
-        """The disk is full for a while."""
+        """Fill the disk for a while."""
         self.disk.full = True
         for _ in range(self.chance.randrange(1, 6)):
             self.chance.choice((self.put_batch, self.let_dispatchers_work, self.help_log, self.pass_time))()
         self.disk.full = False
 
     def refuse_force(self) -> None:
-        """The disk refuses to force; the store must say so, take nothing more, and lose nothing that it promised."""
+        """Make forces fail; the store must report it, refuse puts, and lose no acknowledged message."""
         self.put()
         self.disk.force_error = errno.EIO
         self.clock.advance(12.0)
@@ -571,7 +571,7 @@ class Simulation:
         self.faults["clock forward" if forward else "clock back"] += 1
 
     def remove_segment(self) -> None:
-        """Retention removes the oldest segment that every dispatcher has durably."""
+        """Let retention remove the oldest segment that every dispatcher has durably."""
         begin = self.expected.offset_min
         until = begin + SEGMENT_SIZE
         cursors = [member.cell.durable_cursor for member in self.members]
@@ -582,16 +582,16 @@ class Simulation:
         self.faults["segment removed"] += 1
 
     def delete_topic(self) -> None:
-        """A topic goes with its queues; its records stay, and what is put to it later has queue offsets from 0 on."""
+        """Delete a topic with its queues; its records stay, and later messages have queue offsets from 0 on."""
         topic = self.chance.choice(TOPICS)
         self.store.delete_topic(topic)
         if self.expected.delete_topic(topic):
             self.faults["topic deleted"] += 1
 
-    # What must hold.
+    # Checks.
 
     def check_recovered(self) -> None:
-        """The store was just opened: compare it with what was put."""
+        """Compare the newly opened store with what was put."""
         expected, end = self.expected, self.store.appended
         expected.offset_min = min(int(path.name) for path in (self.directory / "commitlog").iterdir())
         if self.lose_records(end):
@@ -645,7 +645,7 @@ class Simulation:
             raise Violation(f"the ledger is not what the log says: {ledger.dispatcher.records} wanted={wanted}")
 
     def close(self) -> None:
-        """Close as a program does that has time."""
+        """Close like a program that has time."""
         self.store.stop_puts()
         self.catch_up_closed()
         self.store.close(views_complete=True)

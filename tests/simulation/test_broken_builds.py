@@ -1,4 +1,4 @@
-"""Builds that are broken on purpose: the simulation finds each of them, or it would find nothing."""
+"""Builds that are broken on purpose: the simulation must find each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def a_flush_lies(patch: pytest.MonkeyPatch) -> None:
-    """The log's force says that it succeeded, and nothing reaches the disk."""
+    """The log's force reports success, but nothing reaches the disk."""
     force = SimulatedDisk.force
     patch.setattr(
         SimulatedDisk, "force", lambda disk, path: None if path.parent.name == "commitlog" else force(disk, path)
@@ -34,7 +34,7 @@ def a_flush_lies(patch: pytest.MonkeyPatch) -> None:
 
 
 def durable_moves_first(patch: pytest.MonkeyPatch) -> None:
-    """The durable position moves when a force begins, and a failed one does not count."""
+    """The durable position moves when a force begins, and a failure is ignored."""
 
     def flush(log: CommitLog) -> int:
         log.durable = log.appended
@@ -44,7 +44,7 @@ def durable_moves_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_of_segments_are_not_forced(patch: pytest.MonkeyPatch) -> None:
-    """The barrier behind the making of a segment is left out."""
+    """The barrier after the creation of a segment is omitted."""
     force_directory = ProcessFiles.force_directory
     patch.setattr(
         ProcessFiles,
@@ -54,7 +54,7 @@ def names_of_segments_are_not_forced(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_units_are_not_zeroed(patch: pytest.MonkeyPatch) -> None:
-    """What lies behind a view's cursor stays there when the view is brought back to it."""
+    """Entries beyond a view's cursor stay when the view is truncated to it."""
     patch.setattr(WrittenFile, "zero_behind", lambda file, at: False)
 
 
@@ -64,12 +64,12 @@ def what_a_killed_writer_left_is_not_forced(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
-    """Old bytes stay behind the end."""
+    """Old bytes stay after the end."""
     patch.setattr(cut_log, "cut_behind", lambda directory, segments, end, files: [])
 
 
 def a_power_cut_counts_as_damage(patch: pytest.MonkeyPatch) -> None:
-    """Nobody asks whether what is unreadable was ever forced."""
+    """Recovery does not check whether the unreadable bytes were ever forced."""
     patch.setattr(log_tail, "find_unforced", lambda directory, boot_id: None)
 
 
@@ -79,7 +79,7 @@ def a_cut_begins_no_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_reader_does_not_look_whether_it_was_lapped(patch: pytest.MonkeyPatch) -> None:
-    """The ring's check behind the copy is left out."""
+    """The ring's check after the copy is omitted."""
 
     def copy(reader: RingReader, position: int, size: int) -> bytes:
         capacity = reader._capacity
@@ -91,13 +91,13 @@ def a_reader_does_not_look_whether_it_was_lapped(patch: pytest.MonkeyPatch) -> N
 
 
 def the_consume_queue_does_not_wait_for_ext(patch: pytest.MonkeyPatch) -> None:
-    """The barrier of ``after`` is left out."""
+    """The barrier of ``after`` is omitted."""
     patch.setattr(Predecessors, "passes_over", lambda predecessors, cell: True)
 
 
 def ext_units_are_not_forced(patch: pytest.MonkeyPatch) -> None:
-    """The ext dispatcher says that its units are durable, and nothing of them reaches the disk."""
-    # Every run has ext files, or this takes hundreds of seeds.
+    """The ext dispatcher reports that its units are durable, but nothing reaches the disk."""
+    # Every run has ext files; otherwise this takes hundreds of seeds.
     patch.setattr(Simulation, "ext_share", 1.0)
     force = SimulatedDisk.force
     patch.setattr(
@@ -106,12 +106,12 @@ def ext_units_are_not_forced(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deletion_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A view that reads the log, late or anew, is not told which topics were deleted meanwhile."""
+    """A view that reads the log late or again does not learn which topics were deleted meanwhile."""
     patch.setattr(TopicDeletions, "following", lambda deletions, commit_log_offset: [])
 
 
 def a_deletion_stays_behind_the_end_of_a_cut_log(patch: pytest.MonkeyPatch) -> None:
-    """It falls upon records that were put after it."""
+    """It applies to records that were put after it."""
     patch.setattr(TopicDeletions, "move_before", lambda deletions, commit_log_offset, files: None)
 
 
@@ -140,12 +140,12 @@ def test_a_broken_build_is_caught(build: Break, memory_directory: Path, monkeypa
     failure = next(filter(None, (failure_of(seed, memory_directory) for seed in range(SEED_COUNT_MAX))), "none found")
     print(failure)
     assert failure.startswith("seed=")
-    # A break that no longer fits the code it replaces proves nothing.
+    # A break that no longer matches the changed code proves nothing.
     assert "TypeError" not in failure
 
 
 def failure_of(seed: int, directory: Path) -> str | None:
-    """Return the first line of what is wrong with one run, None if nothing is."""
+    """Return the first line of a run's failure, None if there is none."""
     try:
         Simulation(seed, directory / str(seed), Counter()).run()
     except SimulationFailed as failure:

@@ -1,6 +1,6 @@
-"""Whole stores under faults that a seed chooses.
+"""Whole stores under faults chosen by a seed.
 
-``REPUT_SIMULATION_SEEDS=17`` or ``=2000-9999`` runs these seeds instead of the usual ones.
+``REPUT_SIMULATION_SEEDS=17`` or ``=2000-9999`` runs these seeds instead of the default ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 from simulation.simulation import FAULTS, Simulation
 
 SEEDS = os.environ.get("REPUT_SIMULATION_SEEDS", "0-1999")
-# Parts keep the workers of a run evenly busy.
+# Parts of this size keep a run's workers evenly busy.
 PART_SIZE = 250
 FAULT_COUNT_MIN = 50
 
 
 def parts() -> list[range]:
-    """Return the seeds to run, in parts of which each is a test."""
+    """Return the seeds in parts, one test per part."""
     first, _, last = SEEDS.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     return [seeds[begin : begin + PART_SIZE] for begin in range(0, len(seeds), PART_SIZE)]
@@ -40,7 +40,7 @@ def run_seeds(seeds: range, directory: Path) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", parts(), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
 def test_no_fault_breaks_a_promise(seeds, memory_directory):
-    """What was acknowledged is there, what is there is what was put, and the views come to say the same."""
+    """Acknowledged messages exist, the log is what was put, and the views catch up with it."""
     faults = run_seeds(seeds, memory_directory)
     for name in FAULTS:
         print(f"{faults[name]:6} {name}")

@@ -1,4 +1,4 @@
-"""The writer: what it stores, what it refuses, and what it does when the disk does not want to."""
+"""The writer: what it stores and refuses, and its behaviour when the disk fails."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RECORD_SIZE_MIN = 97
 
 
 class Published(Publisher):
-    """A publisher that keeps what it is told."""
+    """A publisher that records its notifications."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[int, int, int, int]] = []
@@ -76,7 +76,7 @@ def store(tmp_path):
 
 
 def test_a_message_is_found_where_put_says(store):
-    """The result names the record's place, its size and its id, and the record there has every field."""
+    """The result has the record's position, size and id, and the record there has every field."""
     result = store.put(
         Message("orders", b"first", tags="paid", keys=["k1", "k2"], properties={"a": "b"}, flag=-7, queue_id=3)
     )
@@ -93,14 +93,14 @@ def test_a_message_is_found_where_put_says(store):
 
 
 def test_queue_offsets_count_each_queue_apart(store):
-    """Every (topic, queue id) has its own numbers, from 0 without gaps."""
+    """Every (topic, queue id) has its own offsets, from 0 without gaps."""
     puts = [("a", 0), ("a", 1), ("a", 0), ("b", 0), ("a", 1), ("a", 0)]
     results = [store.put(Message(topic, b"", queue_id=queue_id)) for topic, queue_id in puts]
     assert [result.queue_offset for result in results] == [0, 0, 1, 0, 1, 2]
 
 
 def test_a_batch_lies_one_behind_the_other(store):
-    """One result per message, in order; the same store time for all."""
+    """One result per message, in order; all have the same store time."""
     results = store.put_batch([Message("orders", bytes([i]), queue_id=i % 2) for i in range(20)])
     assert [record.body for record in records(store.directory)] == [bytes([i]) for i in range(20)]
     assert [result.queue_offset for result in results] == [i // 2 for i in range(20)]
@@ -111,7 +111,7 @@ def test_a_batch_lies_one_behind_the_other(store):
 
 
 def test_a_record_may_leave_exactly_eight_bytes_of_its_segment(store):
-    """Eight bytes are what the blank at the end needs."""
+    """The blank at the end needs eight bytes."""
     store.put(message_of_size(SEGMENT_SIZE - 8))
     second = store.put(Message("orders", b"second"))
     assert second.commit_log_offset == SEGMENT_SIZE
@@ -124,7 +124,7 @@ def test_a_record_may_leave_exactly_eight_bytes_of_its_segment(store):
 
 @pytest.mark.parametrize("missing", [1, 7, 8])
 def test_a_record_that_would_leave_less_goes_to_the_next_segment(store, missing):
-    """A record that misses by a byte leaves a blank where it would have begun."""
+    """A record that is one byte too long leaves a blank where it would have begun."""
     first = store.put(message_of_size(1000))
     second = store.put(message_of_size(SEGMENT_SIZE - 1000 - 8 + missing))
     assert second.commit_log_offset == SEGMENT_SIZE
@@ -149,21 +149,21 @@ def test_every_place_of_a_segments_end_is_crossed(tmp_path):
 
 
 def test_a_batch_moves_whole_to_the_next_segment(store):
-    """A segment that has no room for all of it gets none of it, as RocketMQ does it."""
+    """If a segment lacks space for the whole batch, it gets none of it, like in RocketMQ."""
     store.put(message_of_size(SEGMENT_SIZE - 1000))
     results = store.put_batch([message_of_size(600) for _ in range(3)])
     assert [result.commit_log_offset for result in results] == [SEGMENT_SIZE + at for at in (0, 600, 1200)]
 
 
 def test_a_batch_larger_than_a_segment_goes_on_in_the_next(store):
-    """Its records are put one behind the other over as many segments as they need."""
+    """Its records are consecutive over as many segments as they need."""
     results = store.put_batch([message_of_size(700, queue_id=i % 3) for i in range(30)])
     assert [result.commit_log_offset // SEGMENT_SIZE for result in results] == [i // 5 for i in range(30)]
     assert [record.queue_offset for record in records(store.directory)] == [i // 3 for i in range(30)]
 
 
 def test_publication_equals_what_a_scan_of_the_log_finds(store):
-    """A dispatcher gets the same requests from the ring and from the log, in frames that follow each other."""
+    """A dispatcher gets the same requests from the ring and from the log, in consecutive frames."""
     published = Published()
     store.attach(published, needs_properties=False)
     store.put(Message("orders", b"a", tags="t", keys="k1 k2"))
@@ -191,7 +191,7 @@ def test_publication_equals_what_a_scan_of_the_log_finds(store):
 
 
 def test_requests_carry_properties_for_dispatchers_that_need_them(store):
-    """They are the raw string, as it lies in the record."""
+    """They are the raw string of the record."""
     published = Published()
     store.attach(published, needs_properties=True)
     store.put(Message("orders", b"a", tags="t", keys="k"))
@@ -202,7 +202,7 @@ def test_requests_carry_properties_for_dispatchers_that_need_them(store):
 
 
 def test_a_delayed_message_waits_in_the_schedule_topic(store):
-    """Topic and queue are kept in properties, as RocketMQ keeps them; a level above the highest is the highest."""
+    """Topic and queue are kept in properties, like in RocketMQ; a level above the highest counts as the highest."""
     result = store.put(Message("orders", b"later", queue_id=5, delay_level=99))
     (record,) = records(store.directory)
     assert (record.topic, record.queue_id, result.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17, 17)
@@ -212,7 +212,7 @@ def test_a_delayed_message_waits_in_the_schedule_topic(store):
 @pytest.mark.parametrize("way", ["put", "put_batch"])
 @pytest.mark.parametrize("given", [{"DELAY": "3"}, MappingProxyType({"DELAY": "3", "a": "b"})])
 def test_a_message_whose_property_says_so_is_delayed(store, given, way):
-    """The record is the same as by the field, whatever mapping the properties are."""
+    """The record is the same as with the field, for any type of mapping."""
     message = Message("orders", b"later", tags="t", properties=given, queue_id=5)
     getattr(store, way)([message] if way == "put_batch" else message)
     (record,) = records(store.directory)
@@ -222,8 +222,8 @@ def test_a_message_whose_property_says_so_is_delayed(store, given, way):
 
 @pytest.mark.parametrize("level", ["x", " 1", "1_0", "9999999999"])
 def test_a_delay_that_rocketmq_cannot_read_is_refused(store, level):
-    """Its recovery takes a record of the schedule topic with such a one for none, and ends the log there; on any other
-    topic its broker does not take one."""
+    """Its recovery treats a record of the schedule topic with such a level as invalid, and ends the log there; for
+    other topics its broker refuses it."""
     with pytest.raises(MessageIllegal, match="DELAY="):
         store.put(Message("SCHEDULE_TOPIC_XXXX", b"", properties={"DELAY": level}))
     with pytest.raises(MessageIllegal, match="DELAY="):
@@ -232,7 +232,7 @@ def test_a_delay_that_rocketmq_cannot_read_is_refused(store, level):
 
 
 def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):
-    """Each host has a bit of its own in the record."""
+    """Each host has its own flag in the record."""
     opened = open_store(tmp_path / "store", store_host="[::1]:10911", born_host="127.0.0.1:5000")
     result = opened.put(Message("orders", b"x"))
     opened.close(views_complete=True)
@@ -244,7 +244,7 @@ def test_ipv6_hosts_are_stored_with_their_flags(tmp_path):
 
 @pytest.mark.parametrize("appends", [False, True])
 def test_a_message_that_is_put_again_leaves_the_crc_of_its_former_record(tmp_path, appends):
-    """It fits no other record; behind it the log would count as damaged."""
+    """It matches no other record; the log would count as damaged there."""
     former = {"a": "1", "__CRC32#": "0123456789"}
     opened = open_store(tmp_path / "store", enabled_append_prop_crc=appends)
     opened.put(Message("orders", b"x", properties=former))
@@ -257,7 +257,7 @@ def test_a_message_that_is_put_again_leaves_the_crc_of_its_former_record(tmp_pat
 
 
 def test_the_whole_records_crc_travels_in_its_properties(tmp_path):
-    """With RocketMQ 5.2's option every flipped bit of a record is found, not only those of its body."""
+    """With RocketMQ 5.2's option every flipped bit of a record is detected, not only those of its body."""
     opened = open_store(tmp_path / "store", enabled_append_prop_crc=True)
     result = opened.put(Message("orders", b"x", tags="t"))
     opened.close(views_complete=True)
@@ -290,7 +290,7 @@ def test_the_whole_records_crc_travels_in_its_properties(tmp_path):
     ],
 )
 def test_a_topic_that_rocketmq_refuses_is_refused(store, topic, words):
-    """Tricks with paths among them: a topic becomes the name of a folder."""
+    """Including path tricks, because a topic becomes the name of a folder."""
     with pytest.raises(MessageIllegal, match=words):
         store.put(Message(topic, b""))
     assert store.appended == 0
@@ -316,7 +316,7 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"properties": {"a": "v\0"}}, "a zero byte"),
         ({"tags": "\0"}, "a zero byte"),
         ({"properties": {"a": 1}}, "text"),
-        ({"properties": {1: "a"}}, "are text"),
+        ({"properties": {1: "a"}}, "must be text"),
         ({"properties": {"a": "\ud800"}}, "surrogate"),
         ({"properties": {"a": "v" * 32767}}, "too long"),
         ({"tags": "a\x02b"}, "separator"),
@@ -336,15 +336,15 @@ def test_topics_up_to_their_limits_are_stored(store):
         ({"tags": 5}, "tags"),
         ({"tags": ["a"]}, "tags"),
         ({"properties": {"a": None}}, "text"),
-        ({"properties": ["ab"]}, "no names with values: type=list"),
-        ({"properties": 5, "delay_level": 1}, "no names with values: type=int"),
+        ({"properties": ["ab"]}, "must map names to values: type=list"),
+        ({"properties": 5, "delay_level": 1}, "must map names to values: type=int"),
         ({"queue_id": -1, "delay_level": 1}, "queue_id=-1"),
         ({"properties": {"a": "b__CRC32#\x010123456789"}}, "like a record's CRC"),
         ({"tags": "__CRC32#\x010123456789"}, "like a record's CRC"),
     ],
 )
 def test_a_message_that_breaks_a_limit_is_refused(store, fields, words):
-    """The sentence names the field; nothing is stored, and the next message is."""
+    """The error names the field; nothing is stored, and the next message is accepted."""
     with pytest.raises(MessageIllegal, match=words):
         store.put(Message("orders", b"", **fields))
     with pytest.raises(MessageIllegal, match=words):
@@ -364,7 +364,7 @@ def test_what_others_have_sent_keeps_its_tags_and_keys(store):
 
 
 def test_tags_that_were_met_before_change_nothing(tmp_path):
-    """The first message with some tags is looked at as a whole, the next has the same properties and the same row."""
+    """The first message with certain tags is encoded completely; the next one has the same properties and row."""
     store = open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 16)
     for tags in (None, "", "paid", "bezahlt ✓", "a\x01b", "\u3000", "x" * 2000):
         for keys in (None, "", "k1 k2", ["k1", "k2"], [], ("k1",), ["schlüssel"], "a\x01b", "x" * 5000):
@@ -381,7 +381,7 @@ def test_tags_that_were_met_before_change_nothing(tmp_path):
 
 
 def test_the_tags_that_are_known_have_a_limit(store, monkeypatch):
-    """Whoever gives each message tags of its own fills no memory."""
+    """A program with different tags in each message does not fill the memory."""
     monkeypatch.setattr(message_preparer, "TAGS_KNOWN_MAX", 10)
     codes = [store.preparer.prepare(Message("orders", b"", tags=f"tag-{number}")).tags_code for number in range(50)]
     assert codes == [string_hash(f"tag-{number}") for number in range(50)]
@@ -389,7 +389,7 @@ def test_the_tags_that_are_known_have_a_limit(store, monkeypatch):
 
 
 def test_properties_up_to_their_limit_are_stored(tmp_path):
-    """The limit is that of a signed short: 32767 bytes, separators included."""
+    """The limit is that of a signed short: 32767 bytes, including separators."""
     opened = open_store(tmp_path / "store", mapped_file_size_commit_log=65536)
     opened.put(Message("orders", b"", properties={"a": "v" * (32767 - 3)}))
     opened.close(views_complete=True)
@@ -405,7 +405,7 @@ def test_a_body_is_bytes(store, body):
 
 
 def test_a_body_may_be_anything_that_is_bytes(store):
-    """The caller may go on changing its buffer: a copy was stored."""
+    """The caller may change its buffer afterwards: a copy was stored."""
     buffer = bytearray(b"abc")
     store.put(Message("orders", buffer))
     store.put(Message("orders", memoryview(b"xdefx")[1:4]))
@@ -414,7 +414,7 @@ def test_a_body_may_be_anything_that_is_bytes(store):
 
 
 def test_a_body_beyond_max_message_size_is_refused(tmp_path):
-    """The limit is named."""
+    """The error has the limit."""
     opened = open_store(tmp_path / "store", max_message_size=100)
     opened.put(Message("orders", bytes(100)))
     with pytest.raises(MessageIllegal, match="max_message_size=100"):
@@ -423,7 +423,7 @@ def test_a_body_beyond_max_message_size_is_refused(tmp_path):
 
 
 def test_a_record_larger_than_a_segment_is_refused_before_anything_is_stored(store):
-    """Of a batch not even the messages before it."""
+    """Of a batch, not even earlier messages are stored."""
     store.put(message_of_size(SEGMENT_SIZE - 8))
     before = log_bytes(store.directory)
     with pytest.raises(MessageIllegal, match="record"):
@@ -434,7 +434,7 @@ def test_a_record_larger_than_a_segment_is_refused_before_anything_is_stored(sto
 
 
 def test_store_times_never_go_back(tmp_path):
-    """Not when the clock does, and not over a reopening."""
+    """Not even if the clock does, and not across openings."""
     clock = ManualClock()
     opened = open_store(tmp_path / "store", clock=clock)
     times = [opened.put(Message("orders", b"")).store_timestamp]
@@ -451,7 +451,7 @@ def test_store_times_never_go_back(tmp_path):
 
 
 def test_many_threads_put_at_once(store):
-    """Every message is there once, each queue without a gap, and what one thread put is in its order."""
+    """Every message is stored once, each queue has no gap, and each thread's messages are in order."""
 
     def produce(number):
         for i in range(100):
@@ -473,7 +473,7 @@ def test_many_threads_put_at_once(store):
 
 
 def test_a_store_goes_on_after_a_clean_close(tmp_path):
-    """Offsets of log and queues continue, nothing is scanned, and the store's id stays."""
+    """Offsets of log and queues continue, nothing is scanned, and the store's id stays the same."""
     first = open_store(tmp_path / "store")
     before = [first.put(Message("orders", b"a", queue_id=1)) for _ in range(50)]
     first.close(views_complete=True)
@@ -489,7 +489,7 @@ def test_a_store_goes_on_after_a_clean_close(tmp_path):
 
 
 def test_abort_is_there_while_the_store_is_open_and_where_views_are_behind(tmp_path):
-    """RocketMQ recovers what is missing only if it finds that file."""
+    """RocketMQ recovers missing entries only if it finds that file."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"a"))
     assert (tmp_path / "store" / "abort").read_text() == str(os.getpid())
@@ -501,7 +501,7 @@ def test_abort_is_there_while_the_store_is_open_and_where_views_are_behind(tmp_p
 
 
 def test_a_store_that_was_dropped_goes_on_in_a_new_epoch(tmp_path):
-    """Views may have seen what a crash took, so they are told where the log ended."""
+    """Views may have seen records lost in a crash, so they learn where the log ended."""
     dropped = open_store(tmp_path / "store")
     for _ in range(30):
         dropped.put(message_of_size(300))
@@ -514,7 +514,7 @@ def test_a_store_that_was_dropped_goes_on_in_a_new_epoch(tmp_path):
 
 
 def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):
-    """`kill -9` in the middle of puts: every acknowledged message is there, and the queues go on without a gap."""
+    """`kill -9` during puts: every acknowledged message is there, and the queues continue without a gap."""
     script = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -544,14 +544,14 @@ def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):
 
 
 def test_a_second_writer_is_told_who_has_the_store(tmp_path, store):
-    """In one process as well; the holder's id stands in the sentence."""
+    """Also within one process; the error has the holder's process id."""
     with pytest.raises(StoreLocked, match=f"pid={os.getpid()}"):
         open_store(tmp_path / "store")
     assert store.put(Message("orders", b"x")).queue_offset == 0
 
 
 def test_a_second_writer_in_another_process_is_told_who_has_the_store(tmp_path, store):
-    """The lock is known to the system, not to the process alone."""
+    """The lock belongs to the system, not only to the process."""
     script = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -570,7 +570,7 @@ def test_a_second_writer_in_another_process_is_told_who_has_the_store(tmp_path, 
 
 
 def test_a_store_is_free_after_its_close(tmp_path):
-    """And a closed one takes no message."""
+    """A closed store accepts no message."""
     opened = open_store(tmp_path / "store")
     opened.close(views_complete=True)
     assert StoreLock.holder(tmp_path / "store") is None
@@ -583,7 +583,7 @@ def test_a_store_is_free_after_its_close(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_in_a_forked_child_the_store_is_closed(store):
-    """The child can neither write nor take the parent's lock away, nor waits for a thread that it does not have."""
+    """The child can neither write nor release the parent's lock, and does not wait for a missing thread."""
     store.put(Message("orders", b"x"))
     store.appender.put_lock.acquire()
     child = os.fork()
@@ -604,7 +604,7 @@ def test_in_a_forked_child_the_store_is_closed(store):
 
 
 def test_a_directory_with_other_things_in_it_is_no_place_for_a_store(tmp_path):
-    """Nothing is made in it."""
+    """Nothing is created in it."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("…")
     with pytest.raises(NotAStore, match="not empty"):
@@ -619,7 +619,7 @@ def test_a_directory_with_other_things_in_it_is_no_place_for_a_store(tmp_path):
     "left", [["reput/"], ["reput/", "lock"], ["reput/", "lock", "commitlog/"], ["lock", "commitlog/"]]
 )
 def test_a_first_creation_that_was_interrupted_is_taken_up(tmp_path, left):
-    """Before the first segment there is nothing that anyone could miss."""
+    """Before the first segment no data can be missing."""
     for name in left:
         path = tmp_path / "store" / name
         path.parent.mkdir(exist_ok=True)
@@ -630,7 +630,7 @@ def test_a_first_creation_that_was_interrupted_is_taken_up(tmp_path, left):
 
 
 def test_a_first_segment_that_was_not_given_its_size_is_taken_up(tmp_path):
-    """It was created and the process died before it had a byte."""
+    """It was created, and the process died before it had a byte."""
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "commitlog" / f"{0:020d}").touch()
     opened = open_store(tmp_path / "store")
@@ -640,7 +640,7 @@ def test_a_first_segment_that_was_not_given_its_size_is_taken_up(tmp_path):
 
 
 def test_segments_of_a_size_that_none_can_have_are_left_as_they_are(tmp_path):
-    """A copy that ended early, or another program's file: no supervisor could take that size for a setting."""
+    """An incomplete copy or another program's file: its size must not become a setting."""
     segment = tmp_path / "store" / "commitlog" / f"{0:020d}"
     segment.parent.mkdir(parents=True)
     segment.write_bytes(b"hello")
@@ -657,7 +657,7 @@ def test_wrong_settings_of_hosts_are_named(tmp_path):
 
 
 def test_segments_keep_the_size_that_they_have(tmp_path):
-    """A setting that says otherwise is for new stores."""
+    """A different setting applies to new stores only."""
     opened = open_store(tmp_path / "store")
     opened.put(message_of_size(3000))
     opened.close(views_complete=True)
@@ -667,7 +667,7 @@ def test_segments_keep_the_size_that_they_have(tmp_path):
 
 
 def test_sync_flush_acknowledges_what_is_on_disk(tmp_path):
-    """When put returns, the durable offset is behind the record."""
+    """When put returns, the durable offset is beyond the record."""
     opened = open_store(
         tmp_path / "store", flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000, flush_interval_commit_log=100_000
     )
@@ -683,7 +683,7 @@ def test_sync_flush_acknowledges_what_is_on_disk(tmp_path):
 
 
 def test_sync_flush_of_many_threads_shares_its_forces(tmp_path):
-    """Group commit: those who come while the disk is at work are served together by the next force."""
+    """Group commit: puts that arrive while the disk is busy share the next force."""
     files = FailingFiles()
     forces = []
     entered, go_on = threading.Event(), threading.Event()
@@ -711,7 +711,7 @@ def test_sync_flush_of_many_threads_shares_its_forces(tmp_path):
 
 
 def test_sync_flush_tells_when_the_disk_takes_too_long(tmp_path):
-    """The message is stored, and nobody promises more."""
+    """The message is stored, but not confirmed as durable."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=1)
     go_on = threading.Event()
@@ -723,7 +723,7 @@ def test_sync_flush_tells_when_the_disk_takes_too_long(tmp_path):
 
 
 def test_a_failed_force_turns_the_store_read_only(tmp_path):
-    """No second try: the kernel forgets a failed write. The reason is told to whoever puts or asks."""
+    """No second try: the kernel forgets a failed write. Puts and status get the reason."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000)
     opened.put(Message("orders", b"kept"))
@@ -746,7 +746,7 @@ def test_a_failed_force_turns_the_store_read_only(tmp_path):
 
 
 def test_a_failed_force_is_noticed_without_anyone_waiting(tmp_path):
-    """With ASYNC_FLUSH the next put is told."""
+    """With ASYNC_FLUSH the next put raises."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files, flush_interval_commit_log=1, flush_commit_log_least_pages=0)
     files.force_error = errno.EIO
@@ -759,7 +759,7 @@ def test_a_failed_force_is_noticed_without_anyone_waiting(tmp_path):
 
 
 def test_a_full_disk_stores_nothing_and_a_later_put_works(tmp_path):
-    """Neither the record nor half of it; once there is room the store goes on where it was."""
+    """Neither the record nor a part of it; once there is space the store continues where it was."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files)
     opened.put(message_of_size(3000))
@@ -783,11 +783,11 @@ def test_a_full_disk_stores_nothing_and_a_later_put_works(tmp_path):
 
 
 def test_a_disk_that_fills_in_a_batch_says_how_much_was_stored(tmp_path):
-    """The messages before are there, as records of their own."""
+    """The messages before are stored, as separate records."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files)
     opened.put(message_of_size(100))
-    # The next segment is made ahead of need, so it is its room that lacks.
+    # The next segment is created in advance, so its space is what is missing.
     files.reserve_until = 0
     with pytest.raises(StoreFull, match="stored_count=4"):
         opened.put_batch([message_of_size(900) for _ in range(6)])
@@ -798,7 +798,7 @@ def test_a_disk_that_fills_in_a_batch_says_how_much_was_stored(tmp_path):
 
 
 def test_a_segment_that_cannot_be_made_is_an_error_of_the_put(tmp_path):
-    """And only of that one."""
+    """Later puts are not affected."""
     files = FailingFiles()
     files.create_error = errno.ENOSPC
     with pytest.raises(StoreFull, match="segment cannot be made"):
@@ -811,7 +811,7 @@ def test_a_segment_that_cannot_be_made_is_an_error_of_the_put(tmp_path):
 
 
 def test_a_damaged_log_is_not_opened_for_writing(tmp_path):
-    """The range is named, and what a person may do."""
+    """The error has the range and the possible decisions."""
     opened = open_store(tmp_path / "store")
     results = [opened.put(Message("orders", b"body", queue_id=i % 2)) for i in range(10)]
     opened.close(views_complete=True)
@@ -833,7 +833,7 @@ def inner_message(**fields: object) -> MessageExtBrokerInner:
 
 
 def test_a_message_born_elsewhere_keeps_what_it_carries(tmp_path):
-    """Birth, hosts, flags, deliveries and the half message's offset stand in the record as they were given."""
+    """Birth time, hosts, flags, deliveries and the half message's offset are stored as given."""
     store = open_store(tmp_path / "store")
     result = store.put(
         inner_message(
@@ -856,7 +856,7 @@ def test_a_message_born_elsewhere_keeps_what_it_carries(tmp_path):
 
 
 def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
-    """Dispatchers are told the same of it by the writer and by the log."""
+    """Dispatchers get the same request from the writer and from the log."""
     store = open_store(tmp_path / "store")
     published = Published()
     store.attach(published, needs_properties=False)
@@ -881,7 +881,7 @@ def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
     ],
 )
 def test_a_message_born_elsewhere_has_numbers_that_fit(tmp_path, fields, text):
-    """What no record can hold, or none has held since RocketMQ 4.3, is refused by its name."""
+    """Values that no record can hold, or none has held since RocketMQ 4.3, are refused by name."""
     store = open_store(tmp_path / "store")
     with pytest.raises(MessageIllegal, match=text):
         store.put(inner_message(**fields))
@@ -890,7 +890,7 @@ def test_a_message_born_elsewhere_has_numbers_that_fit(tmp_path, fields, text):
 
 
 def test_a_property_of_several_messages_under_one_record_is_refused(tmp_path):
-    """RocketMQ has it in topics with batch queues alone."""
+    """RocketMQ has it only in topics with batch queues."""
     store = open_store(tmp_path / "store")
     with pytest.raises(MessageIllegal, match="name=INNER_NUM value='2' topic=orders"):
         store.put(Message("orders", b"body", properties={"INNER_NUM": "2"}))
@@ -898,7 +898,7 @@ def test_a_property_of_several_messages_under_one_record_is_refused(tmp_path):
 
 
 def test_delayed_messages_are_told_as_they_are_stored(tmp_path):
-    """Level and deliver time, for single messages and for those of a batch; a level may be without any delay."""
+    """Level and delivery time, for single messages and for batches; a level may have no delay."""
     store = open_store(tmp_path / "store", message_delay_level="0s 5s")
     told: list[tuple[int, int]] = []
     store.appender.on_delayed = lambda level, timestamp: told.append((level, timestamp))
@@ -909,7 +909,7 @@ def test_delayed_messages_are_told_as_they_are_stored(tmp_path):
 
 
 def test_a_batch_that_a_full_disk_cuts_says_how_much_of_it_is_stored(tmp_path):
-    """The messages before the next segment are there, those behind it are not."""
+    """The messages before the next segment are stored, the later ones are not."""
     files = FailingFiles()
     store = open_store(tmp_path / "store", files=files)
     files.create_error = errno.ENOSPC
@@ -922,7 +922,7 @@ def test_a_batch_that_a_full_disk_cuts_says_how_much_of_it_is_stored(tmp_path):
 
 
 class NoRoomFor(FailingFiles):
-    """A disk that has no room for a small file whose name begins so."""
+    """A disk without space for a small file whose name begins with a given text."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -935,7 +935,7 @@ class NoRoomFor(FailingFiles):
 
 
 def test_a_store_whose_own_files_have_no_room_is_not_opened_and_says_which(tmp_path):
-    """With room it opens, and everything is there."""
+    """Once there is space, it opens with all its data."""
     opened = open_store(tmp_path / "store")
     offset = opened.put(message_of_size(300)).next_commit_log_offset
     opened.close(views_complete=True)
@@ -947,7 +947,7 @@ def test_a_store_whose_own_files_have_no_room_is_not_opened_and_says_which(tmp_p
 
 
 def test_a_topic_with_batch_queues_takes_no_message(tmp_path):
-    """Nobody could read it by its queue: reput builds no such one, and RocketMQ has come past the record."""
+    """It could not be read by its queue: reput builds no such queue, and RocketMQ has already passed the record."""
     store = open_store(tmp_path / "store")
     store.put(Message("orders", b""))
     topics = TopicConfigManager(tmp_path / "store")
@@ -962,7 +962,7 @@ def test_a_topic_with_batch_queues_takes_no_message(tmp_path):
 
 
 def describe(directory: Path, topic: str, write_queue_nums: int) -> None:
-    """Have ``topics.json`` describe a topic."""
+    """Describe a topic in ``topics.json``."""
     topics = TopicConfigManager(directory)
     topics.load()
     topics.put(topic, TopicConfig(topic_name=topic, read_queue_nums=9, write_queue_nums=write_queue_nums))
@@ -970,7 +970,7 @@ def describe(directory: Path, topic: str, write_queue_nums: int) -> None:
 
 
 def test_the_write_queues_of_a_described_topic_take_turns(store):
-    """A message without a queue id goes to the next one, in a batch too; an undescribed topic has queue 0 alone."""
+    """A message without a queue id goes to the next one, also in a batch; an undescribed topic has only queue 0."""
     describe(store.directory, "orders", 3)
     queue_ids = [store.put(Message("orders", b"")).queue_id for _ in range(4)]
     queue_ids += [result.queue_id for result in store.put_batch([Message("orders", b"", tags="a")] * 4)]
@@ -980,7 +980,7 @@ def test_the_write_queues_of_a_described_topic_take_turns(store):
 
 
 def test_a_sharding_key_picks_the_queue_as_rocketmqs_selector_does(store):
-    """By the absolute remainder of Java's ``hashCode``, whose smallest value included."""
+    """By the absolute remainder of Java's ``hashCode``, including its smallest value."""
     keys = ["order-17", "", "polygenelubricants", "ключ", "order-17"]
     describe(store.directory, "orders", 5)
     queue_ids = [store.put(Message("orders", b"", sharding_key=key)).queue_id for key in keys]
@@ -993,13 +993,13 @@ def test_a_sharding_key_picks_the_queue_as_rocketmqs_selector_does(store):
     [({"queue_id": 1, "sharding_key": "a"}, "queue_id=1 sharding_key='a'"), ({"sharding_key": 7}, "sharding_key=7")],
 )
 def test_a_sharding_key_is_text_and_stands_alone(store, fields, words):
-    """With a queue id beside it nobody could say where the message belongs."""
+    """Together with a queue id it would be ambiguous."""
     with pytest.raises(MessageIllegal, match=words):
         store.put(Message("orders", b"", **fields))
 
 
 def test_a_delayed_message_is_spread_when_it_is_put(store):
-    """It remembers the queue whose turn it was."""
+    """It stores the selected queue."""
     describe(store.directory, "orders", 2)
     for _ in range(3):
         store.put(Message("orders", b"", delay_level=1))
@@ -1010,7 +1010,7 @@ def test_a_delayed_message_is_spread_when_it_is_put(store):
 
 
 def test_a_topic_that_is_described_anew_is_spread_anew(store):
-    """The store is told so, and looks again at the next put."""
+    """The store is notified, and reads the description at the next put."""
     describe(store.directory, "orders", 2)
     assert [store.put(Message("orders", b"")).queue_id for _ in range(2)] == [0, 1]
     describe(store.directory, "orders", 4)
@@ -1019,7 +1019,7 @@ def test_a_topic_that_is_described_anew_is_spread_anew(store):
 
 
 def test_a_description_that_changes_while_it_is_looked_up_is_not_missed(store):
-    """What was read before the change is not kept after it."""
+    """A description read before the change is not kept after it."""
     describe(store.directory, "orders", 1)
     store.put(Message("orders", b""))
     store.topic_table.topic_changed("orders")

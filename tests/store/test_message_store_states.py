@@ -1,4 +1,4 @@
-"""The writer against a plain model: whatever is put, closed, reopened or killed, the log is what the model says."""
+"""The writer compared with a simple model: after puts, closes, openings and kills, the log matches the model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MESSAGES = st.builds(
 
 
 class StoreStates(RuleBasedStateMachine):
-    """One store, its files, and what should be in them."""
+    """One store, its files, and their expected content."""
 
     @initialize()
     def make(self):
         self.directory = Path(tempfile.mkdtemp())
         self.clock = ManualClock()
         self.files = FailingFiles()
-        # (topic, queue id, queue offset, body, store time) of each record, in the order of the log.
+        # (topic, queue id, queue offset, body, store time) of each record, in log order.
         self.model = []
         self.next_offsets = {}
         self.open()
@@ -53,7 +53,7 @@ class StoreStates(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
     def expect(self, message, result):
-        """Take into the model what a put has stored."""
+        """Add the stored message to the model."""
         delayed = message.delay_level > 0
         topic = "SCHEDULE_TOPIC_XXXX" if delayed else message.topic
         queue_id = min(message.delay_level, 18) - 1 if delayed else message.queue_id
@@ -89,7 +89,7 @@ class StoreStates(RuleBasedStateMachine):
         except StoreFull:
             pass
         else:
-            # There was room left that had been reserved before.
+            # There was space left that had been reserved before.
             self.expect(message, result)
         finally:
             self.files.reserve_until = 1 << 62
@@ -104,7 +104,7 @@ class StoreStates(RuleBasedStateMachine):
 
     @rule()
     def keep_a_snapshot(self):
-        # The log is forced by one thread at a time: here by the flusher's, so that the snapshot need not.
+        # Only one thread at a time forces the log: here the flusher does, so that the snapshot need not.
         self.opened.flush()
         self.opened.durability.write_snapshot(clean=False)
 
@@ -134,7 +134,7 @@ class StoreStates(RuleBasedStateMachine):
         durable = max((mark.offset for mark in before.epochs.marks), default=0)
         drop(before)
         if last.commit_log_offset < durable:
-            # It was known to be on disk, so a crash cannot have torn it.
+            # It was marked as durable, so a crash cannot have torn it.
             self.open()
             return
         overwrite(self.directory / "store", last.commit_log_offset + left, bytes(last.record_size - left))

@@ -1,4 +1,4 @@
-"""Hooks before and after a put: each message goes through them, whichever way it is put."""
+"""Hooks before and after a put: each message passes through them, with every method of putting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput_hooks import hookimpl
 
 
 class Audit:
-    """Hooks that keep what they see, and refuse one topic."""
+    """Hooks that record their calls, and refuse one topic."""
 
     def __init__(self) -> None:
         self.before: list[bytes] = []
@@ -33,7 +33,7 @@ class Audit:
 
 
 class Broken:
-    """A hook that fails behind a put."""
+    """A hook that fails after a put."""
 
     @hookimpl
     def reput_after_put(self, result):
@@ -42,12 +42,12 @@ class Broken:
 
 @pytest.fixture
 def audit():
-    """Return hooks that keep what they see."""
+    """Return hooks that record their calls."""
     return Audit()
 
 
 def open_hooked(path, *hooks):
-    """Open a store whose puts go through *hooks*."""
+    """Open a store with *hooks* for its puts."""
     return reput.open(path, mode="inline", dispatchers=[], hooks=list(hooks))
 
 
@@ -62,7 +62,7 @@ def test_every_put_goes_through_the_hooks(tmp_path, audit):
 
 
 def test_a_hook_before_a_put_refuses_it(tmp_path, audit):
-    """With its own exception; of a batch nothing is stored."""
+    """With its own exception; no message of a batch is stored."""
     with open_hooked(tmp_path, audit) as store:
         with pytest.raises(PermissionError):
             store.put(reput.Message("secret", b"a"))
@@ -73,7 +73,7 @@ def test_a_hook_before_a_put_refuses_it(tmp_path, audit):
 
 
 def test_a_hook_that_fails_behind_a_put_costs_nothing_but_a_line(tmp_path, audit, caplog):
-    """The message is stored, and whoever put it is told so."""
+    """The message is stored, and put returns normally."""
     with open_hooked(tmp_path, audit, Broken()) as store, caplog.at_level(logging.ERROR):
         assert store.put(reput.Message("orders", b"a")).queue_offset == 0
     assert "a hook failed after a put" in caplog.text
@@ -81,7 +81,7 @@ def test_a_hook_that_fails_behind_a_put_costs_nothing_but_a_line(tmp_path, audit
 
 
 class Append:
-    """A hook that puts a message with a longer body in the place of each, but for empty ones."""
+    """A hook that replaces each message except empty ones by one with a longer body."""
 
     def __init__(self, letter: bytes) -> None:
         self.letter = letter
@@ -92,7 +92,7 @@ class Append:
 
 
 def test_a_hook_before_a_put_replaces_the_message(tmp_path, audit):
-    """Each hook sees what the one before it left; what is stored is what the last left, and that is told behind."""
+    """Each hook gets the previous hook's message; the last one is stored, and passed to the hooks after the put."""
     hooks = [audit, Append(b"2"), Append(b"1")]
     with reput.open(
         tmp_path, mode="inline", dispatchers=[], hooks=hooks, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
@@ -124,7 +124,7 @@ def test_a_replacement_that_is_no_legal_message_is_refused(tmp_path, replacement
 
 
 def test_a_wrapper_before_a_put_is_refused(tmp_path):
-    """There is no one call to wrap: the message goes from hook to hook."""
+    """There is no single call to wrap: the message goes from hook to hook."""
 
     class Wrapper:
         @hookimpl(wrapper=True)
@@ -137,9 +137,9 @@ def test_a_wrapper_before_a_put_is_refused(tmp_path):
 
 @pytest.mark.parametrize("hooks", [object(), Audit, "audit", 3])
 def test_what_has_no_hook_is_refused(tmp_path, hooks):
-    """Before the store is made."""
+    """Before the store is created."""
     if hooks is Audit:
-        # A class has the hooks, but nobody to call them on.
+        # A class has the hooks, but they need an instance.
         hooks = type("Misspelt", (), {"reput_befor_put": hookimpl(lambda self, message: None)})()
     with pytest.raises(ConfigError, match="hooks="):
         open_hooked(tmp_path / "store", hooks)
@@ -147,6 +147,6 @@ def test_what_has_no_hook_is_refused(tmp_path, hooks):
 
 
 def test_a_store_without_hooks_knows_of_none(tmp_path):
-    """A put pays nothing for what nobody asked for."""
+    """Puts have no cost for unused hooks."""
     with open_hooked(tmp_path) as store:
         assert type(store._engine.writer) is MessageStore

@@ -249,7 +249,7 @@ def test_who_cannot_be_asked_is_refused(store):
     """The same holds for a value that is not a message."""
     with pytest.raises(ConfigError, match="checker=5"):
         store.transactions.on_check(GROUP, 5)
-    with pytest.raises(MessageIllegal, match="no message"):
+    with pytest.raises(MessageIllegal, match="not a message"):
         store.transactions.put_half(GROUP, b"body")
 
 
@@ -403,7 +403,7 @@ def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_p
 @pytest.mark.parametrize("name", ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "DELAY"])
 @pytest.mark.parametrize("value", ["9" * 400, "9" * 5000, "x"])
 def test_a_number_that_is_none_counts_as_absent(tmp_path, name, value):
-    """Whoever may put a message could stop all check-backs with it, at every start anew."""
+    """Otherwise any client could block all checks with such a message, again at every start."""
     path = tmp_path / "store"
     with open_inline(path) as store:
         put_clients_half(store, b"odd", **{name: value})

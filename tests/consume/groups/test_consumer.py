@@ -816,4 +816,4 @@ def test_a_refusal_says_what_to_do_about_itself(store):
     assert raised.value.advice.startswith("It was acknowledged or sent back before")
     with pytest.raises(RequestRefused) as raised:
         store.consumer("a b", "orders")
-    assert raised.value.advice == "Correct the value that is named."
+    assert raised.value.advice == "Correct the named value."

@@ -179,7 +179,7 @@ def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeyp
 
 
 def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):
-    """Its files are gone. Whoever looks at the status learns what the view is behind for, and then that it is over."""
+    """Its files are gone. The status shows the reason for the lag, and that it is over."""
     member = store.member("consume_queue")
     while member.cell.progress != store.store.appended:
         store.work(member, 1)
@@ -198,6 +198,6 @@ def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):
 
 @pytest.mark.parametrize(("sizes", "is_lacking"), [((0, 5, 32767), False), ((-1, 5), True), ((5, -1, 5), True)])
 def test_a_frame_lacks_properties_if_any_of_its_rows_does(sizes, is_lacking):
-    """A put that began before they were asked for may end, and be held, behind others that began later."""
+    """A put that began before they were requested may end, and be held, after others that began later."""
     rows = b"".join(ROW.pack(at * 100, at, 0, 0, 0, 100, 0, 0, 0, -1, -1, -1, size) for at, size in enumerate(sizes))
     assert lacks_properties(DispatchColumns([("orders", 3)], rows, b"")) is is_lacking

@@ -11,7 +11,7 @@ from written_log import WrittenLog
 
 
 def test_a_body_without_its_crc_is_handed_to_no_dispatcher(tmp_path):
-    """Neither alone nor with its neighbours; they can be read."""
+    """Neither alone nor with its neighbours, which can be read."""
     log = WrittenLog(tmp_path)
     for number in range(5):
         log.append(b"%d" % number * 20)

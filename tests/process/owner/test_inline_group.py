@@ -750,7 +750,7 @@ def test_a_circle_is_refused(log, plugins, context, inline):
     """Dispatchers that wait for each other would never proceed."""
     plugins.add("one", 'after=("two",)')
     plugins.add("two", 'after=("one",)')
-    with pytest.raises(ConfigError, match="circle"):
+    with pytest.raises(ConfigError, match="cycle"):
         inline(context("one", "two"))
 
 

@@ -1,4 +1,4 @@
-"""Check: what is wrong with a store is found, named, and told from what is only old."""
+"""Check: problems of a store are found, named, and distinguished from old data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors
 from small_store import ManualClock, drop, message_of_size, open_store, overwrite
 from written_log import WrittenLog
 
-# What the queues and the index of each part hold besides, after RocketMQ's own recoveries; looked at one by one.
+# What the queues and the index of each part contain in addition, after RocketMQ's own recoveries; checked by hand.
 PARTS = {
-    # The log's head is gone: views still have what was in it. Rebuilt queues begin with pre-blank units.
+    # The log's head is gone, but views still have its entries. Rebuilt queues begin with pre-blank units.
     "aged-4.9/head-before": ("equal 588 0", "equal 1318 0"),
     "aged-4.9/head-after": ("equal 588 0", "equal 1318 0"),
     "aged-4.9/rebuilt-before": ("absent 0 0", "absent 0 0"),
@@ -29,7 +29,7 @@ PARTS = {
     "aged-5.3/head-after": ("equal 230 0", "equal 534 0"),
     "aged-5.3/rebuilt-before": ("absent 0 0", "absent 0 0"),
     "aged-5.3/rebuilt-after": ("equal 230 0", "equal 0 0"),
-    # Nine records were lost with the torn one, their units and keys were not, and RocketMQ zeroes nothing.
+    # Nine records were lost with the torn one; their units and keys were not, because RocketMQ zeroes nothing.
     "crash-5.3/before": ("equal 0 0", "equal 0 0"),
     "crash-5.3/after": ("equal 0 0", "equal 0 0"),
     "crash-5.3/lost-before": ("absent 0 0", "absent 0 0"),
@@ -37,9 +37,9 @@ PARTS = {
     "crash-5.3/torn-before": ("equal 0 9", "equal 0 29"),
     "crash-5.3/torn-after": ("equal 0 9", "equal 0 29"),
     "crash-5.3/soft-before": ("equal 0 9", "equal 0 29"),
-    # RocketMQ kept the record with zeros in its properties: one of its keys is another one now.
+    # RocketMQ kept the record with zeros in its properties, which changed one of its keys.
     "crash-5.3/soft-after": ("equal 0 8", "different 0 25"),
-    # The record of the flipped bit is damage, and the log goes on behind it. RocketMQ ended its queues there.
+    # The record with the flipped bit is damage, and the log continues after it. RocketMQ ended its queues there.
     "damaged-4.9/clean-before": ("equal 0 0", "equal 0 0"),
     "damaged-4.9/abort-before": ("equal 0 0", "equal 0 0"),
     "damaged-4.9/clean-after": ("behind 0 0", "equal 0 0"),
@@ -48,13 +48,13 @@ PARTS = {
 
 
 def summary(view):
-    """Return a view's state and what it has besides, as one line."""
+    """Return a view's state and additional content, as one line."""
     return f"{view.state} {view.expired_count} {view.stale_count}"
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_every_view_of_a_store_that_rocketmq_closed_is_equal_to_the_log(golden_read_only, golden_about, name):
-    """Without its settings: sizes are read off the files."""
+    """Without its settings: sizes are inferred from the files."""
     report = check_store(golden_read_only(name) / "store", Settings())
     about = golden_about(name)
     assert report.ok
@@ -72,7 +72,7 @@ def test_every_view_of_a_store_that_rocketmq_closed_is_equal_to_the_log(golden_r
 
 @pytest.mark.parametrize("name", PARTS)
 def test_what_a_crash_or_retention_left_is_told_from_what_is_wrong(golden_read_only, golden_about, name):
-    """Expired and stale parts of a view are counted, and are no differences."""
+    """Expired and stale parts of a view are counted, but are not differences."""
     set_name, _, part = name.partition("/")
     report = check_store(golden_read_only(set_name) / part / "store", Settings())
     about = golden_about(set_name)["parts"][part]
@@ -86,7 +86,7 @@ def test_what_a_crash_or_retention_left_is_told_from_what_is_wrong(golden_read_o
 
 
 def test_the_report_has_the_fields_that_scripts_rely_on(golden_read_only):
-    """Ranges are from and until; a view without files is absent."""
+    """Ranges have from and until; a view without files is absent."""
     fields = msgspec.to_builtins(check_store(golden_read_only("damaged-4.9") / "clean-before" / "store", Settings()))
     assert list(fields) == [
         "ok",
@@ -114,7 +114,7 @@ def test_the_report_has_the_fields_that_scripts_rely_on(golden_read_only):
 
 
 def test_progress_is_told_in_bytes_of_the_log(golden_read_only):
-    """It ascends to all of them."""
+    """It grows to the size of the log."""
     told = []
     report = check_store(golden_read_only("basic-5.3") / "store", Settings(), told.append)
     assert told == sorted(told)
@@ -122,14 +122,14 @@ def test_progress_is_told_in_bytes_of_the_log(golden_read_only):
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):
-    """And nothing is made in it."""
+    """Nothing is created in it."""
     with pytest.raises(NotAStore):
         check_store(tmp_path, Settings())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_flipped_bit_is_damage_and_the_views_still_know_the_record(golden):
-    """Units and entries of the record are counted as unverified: there is nothing left to compare them with."""
+    """The record's units and entries count as unverified, because there is nothing left to compare them with."""
     store = golden("basic-5.3") / "store"
     before = check_store(store, Settings())
     overwrite(store, 700, b"\xff")
@@ -144,7 +144,7 @@ def test_a_flipped_bit_is_damage_and_the_views_still_know_the_record(golden):
 
 
 def test_a_segment_that_is_gone_is_damage(golden):
-    """From its first to its last byte; what the views say of it cannot be verified."""
+    """From its first to its last byte; the views' entries for it cannot be verified."""
     store = golden("basic-5.3") / "store"
     (store / "commitlog" / f"{139264:020d}").unlink()
     report = check_store(store, Settings())
@@ -156,7 +156,7 @@ def test_a_segment_that_is_gone_is_damage(golden):
 @pytest.mark.parametrize("name", ["basic-4.9", "lmq-5.3", "transaction-4.9"])
 @pytest.mark.parametrize("how", ["cut short", "zeroed", "garbled"])
 def test_a_lost_end_of_a_store_that_was_closed_is_damage(golden, golden_listing, name, how):
-    """RocketMQ's checkpoint knows the time of the last record, its queues where that was."""
+    """RocketMQ's checkpoint has the time of the last record, its queues have the position."""
     store = golden(name) / "store"
     last = golden_listing(name)[-1]["physicalOffset"]
     whole = check_store(store, Settings())
@@ -177,23 +177,23 @@ def test_a_lost_end_of_a_store_that_was_closed_is_damage(golden, golden_listing,
 
 
 def test_damage_that_was_accepted_is_still_listed(golden):
-    """An operator knows of it, and each check shows it."""
+    """Each check shows it to the operator."""
     store = golden("damaged-4.9") / "clean-before" / "store"
     accept(store, 660987, 661309)
     report = check_store(store, Settings())
     assert [(found.begin, found.end) for found in report.damage] == [(660987, 661309)]
     assert not report.ok
-    # Also where nothing is left to be seen of it.
+    # Even if nothing is left of it.
     (store / "reput" / "damage").write_bytes(seal(DamageList([DamagedRange(100, 200, "once", True)])))
     report = check_store(store, Settings())
     assert [(found.begin, found.end) for found in report.damage] == [(100, 200), (660987, 661309)]
 
 
 def test_beside_a_writer_nothing_is_said_of_what_lies_behind_the_end(tmp_path):
-    """The last record may be half written, and a view may be behind."""
+    """The last record may be half written, and a view may lag."""
     opened = open_store(tmp_path / "store")
     results = [opened.put(message_of_size(700)) for _ in range(9)]
-    # A record whose size word is not there yet.
+    # A record whose size word is not written yet.
     overwrite(tmp_path / "store", opened.appended + 4, b"\xda\xa3\x20\xa7 half a record")
     report = check_store(tmp_path / "store", Settings())
     assert (report.ok, report.damage, report.stale) == (True, [], [])
@@ -216,7 +216,7 @@ def test_what_a_crash_left_behind_the_end_is_stale(tmp_path):
 
 
 def test_a_topic_with_batch_queues_is_said_to_be_left_alone(tmp_path):
-    """Its units have another form, in another folder."""
+    """Its units have another format, in another folder."""
     log = WrittenLog(tmp_path / "store", 4096)
     log.append(topic=b"batches", sys_flag=0xC0, properties=b"INNER_NUM\x013\x02INNER_BASE\x010\x02")
     log.save()
@@ -230,7 +230,7 @@ def test_a_topic_with_batch_queues_is_said_to_be_left_alone(tmp_path):
 
 
 def test_every_record_of_a_topic_with_batch_queues_is_left_alone(tmp_path, described_or_there):
-    """Also those that hold one message: RocketMQ keeps their units in the other folder, too."""
+    """Including records of single messages: RocketMQ also keeps their units in the other folder."""
     log = WrittenLog(tmp_path / "store", 4096)
     log.append(topic=b"batches", queue_offset=0)
     log.save()
@@ -245,7 +245,7 @@ def test_every_record_of_a_topic_with_batch_queues_is_left_alone(tmp_path, descr
 
 @pytest.fixture(params=["described", "there"])
 def described_or_there(request):
-    """Return what makes the topic ``batches`` of a store one with batch queues."""
+    """Return a function that makes the topic ``batches`` of a store one with batch queues."""
 
     def described(store):
         topics = TopicConfigManager(store)
@@ -259,7 +259,7 @@ def described_or_there(request):
 
 
 def test_a_configuration_that_cannot_be_read_is_said(tmp_path):
-    """With its path, and whether its backup is read instead. The log and its views are what they are."""
+    """With its path, and whether its backup is used instead. The results for log and views are not affected."""
     with_backup, torn, whole = (
         tmp_path / "store" / "config" / f"{name}.json" for name in ("topics", "consumerOffset", "delayOffset")
     )
@@ -280,7 +280,7 @@ def test_a_configuration_that_cannot_be_read_is_said(tmp_path):
 
 
 def test_views_of_plugins_are_said_not_to_be_checked(tmp_path):
-    """Only they know their formats. Those that ran last count, and those that are enabled now."""
+    """Only they know their formats. The last running and the currently enabled ones are named."""
     opened = open_store(tmp_path / "store", clock=ManualClock())
     opened.put(message_of_size(700))
     drop(opened)

@@ -1,4 +1,4 @@
-"""Checking the ext units: addresses that lead nowhere, units of other records, bits that are missing."""
+"""Checking the ext units: invalid addresses, units of other records, missing bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = "Quartz_sql-11"
 
 @pytest.fixture
 def store(golden):
-    """A store of RocketMQ's with ext units and bit maps, to be spoilt."""
+    """A store of RocketMQ with ext units and bit maps, to be damaged."""
     return golden("ext-4.9") / "store"
 
 
@@ -39,14 +39,14 @@ def change_first_unit(store, **fields):
 
 
 def views(store):
-    """Return what a check says of queues and ext units."""
+    """Return a check's results for queues and ext units."""
     found = check_store(store, Settings()).views
     return found["consume_queue"], found["consume_queue_ext"]
 
 
 @pytest.mark.parametrize("field", ["tags_code", "store_timestamp"])
 def test_a_unit_of_another_record_is_a_difference(store, field):
-    """Tags code and store time say which record it belongs to. The queue itself is right."""
+    """Tags code and store time identify the record. The queue itself is right."""
     change_first_unit(store, **{field: 12345})
     queue, ext = views(store)
     assert (queue.state, ext.state, ext.difference_count) == ("equal", "different", 1)
@@ -65,7 +65,7 @@ def test_a_bit_that_a_filter_needs_and_that_is_missing_is_a_difference(store):
 
 
 def test_a_bit_that_no_known_filter_explains_is_counted(store):
-    """A filter that was removed since may have set it. It costs a reader a look at a record, no more."""
+    """A filter that was removed since may have set it. It only makes a reader check one more record."""
     unit = change_first_unit(store)
     change_first_unit(store, filter_bit_map=b"\xff" * len(unit.filter_bit_map))
     _, ext = views(store)
@@ -85,7 +85,7 @@ def test_without_the_filters_no_bit_is_verified(store):
 
 
 def test_a_filter_that_was_born_after_the_records_proves_nothing(store):
-    """Its bits are missing or complete then: both are right."""
+    """Its bits may be missing or complete: both are right."""
     path = store / "config" / "consumerFilter.json"
     text = path.read_text("utf-8")
     path.write_text(re.sub(r'"bornTime":\d+', '"bornTime":1999999999999', text), "utf-8")
@@ -95,7 +95,7 @@ def test_a_filter_that_was_born_after_the_records_proves_nothing(store):
 
 
 def test_an_address_that_leads_nowhere_is_a_difference(store):
-    """One file of a queue is gone: as many addresses as it had units."""
+    """One file of a queue is missing: as many addresses as it had units."""
     ext_file(store).unlink()
     queue, ext = views(store)
     assert (queue.state, ext.state) == ("equal", "different")
@@ -103,7 +103,7 @@ def test_an_address_that_leads_nowhere_is_a_difference(store):
 
 
 def test_without_any_ext_file_the_addresses_are_unverified(store):
-    """They are only a help to filters, and readers do without."""
+    """They only help filters, and readers work without them."""
     for path in sorted((store / "consumequeue_ext").rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     queue, ext = views(store)

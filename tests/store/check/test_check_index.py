@@ -1,4 +1,4 @@
-"""Checking the index: keys that are missing, wrong, misplaced or unreachable are named."""
+"""Checking the index: missing, wrong, misplaced and unreachable keys are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOTS = 100
 
 @pytest.fixture
 def store(golden):
-    """A store of RocketMQ's with five index files of 100 slots and 400 entries, to be spoilt."""
+    """A store of RocketMQ with five index files of 100 slots and 400 entries, to be damaged."""
     return golden("basic-5.3") / "store"
 
 
@@ -31,12 +31,12 @@ def index_file(store, number):
 
 
 def entry_at(position):
-    """Return where an entry begins."""
+    """Return the position of an entry's first byte."""
     return HEADER.size + SLOT.size * SLOTS + ENTRY.size * position
 
 
 class Patch:
-    """One index file, read, to be changed and written back by `save`."""
+    """One index file in memory, to be changed and written back by `save`."""
 
     def __init__(self, store, number):
         self.path = index_file(store, number)
@@ -65,7 +65,7 @@ class Patch:
         self.path.write_bytes(self.data)
 
     def cut(self, count):
-        """Have the file as it was when it had *count* - 1 entries."""
+        """Restore the file's state when it had *count* - 1 entries."""
         header = self.header()
         for position in range(header[5] - 1, count - 1, -1):
             code, _, _, previous = self.entry(position)
@@ -77,7 +77,7 @@ class Patch:
 
 
 def view(store):
-    """Return what a check says of the index."""
+    """Return a check's result for the index."""
     return check_store(store, Settings()).views["index"]
 
 
@@ -91,7 +91,7 @@ def view(store):
     ],
 )
 def test_an_entry_with_a_wrong_field_is_a_difference(store, field, text):
-    """The sentence names file, position and record."""
+    """The message names file, position and record."""
     patch = Patch(store, 1)
     fields = patch.entry(200)
     fields[field] = fields[field] + 1 if field != 3 else 250
@@ -105,7 +105,7 @@ def test_an_entry_with_a_wrong_field_is_a_difference(store, field, text):
 
 
 def test_keys_that_are_missing_at_the_end_are_not_yet_there(store):
-    """The index is behind by what follows the last record with keys."""
+    """The index lags by the part of the log after the last record with keys."""
     patch = Patch(store, 4)
     first = next(position for position in range(280, 297) if patch.entry(position)[1] != patch.entry(position - 1)[1])
     offset = patch.entry(first)[1]
@@ -129,7 +129,7 @@ def test_keys_of_the_last_record_that_are_there_in_part_are_behind(store):
 
 
 def test_the_last_record_may_have_its_keys_twice(store):
-    """A re-dispatch repeats them, RocketMQ's too; also after the first of them alone."""
+    """A repeated dispatch repeats them, as in RocketMQ; also after the first key alone."""
     patch = Patch(store, 4)
     count = patch.header()[5]
     offset = patch.entry(count - 1)[1]
@@ -146,7 +146,7 @@ def test_the_last_record_may_have_its_keys_twice(store):
 
 
 def test_a_file_that_is_gone_is_a_difference(store):
-    """Its keys are found nowhere else."""
+    """Its keys are nowhere else."""
     index_file(store, 2).unlink()
     found = view(store)
     assert found.state == "different"
@@ -154,7 +154,7 @@ def test_a_file_that_is_gone_is_a_difference(store):
 
 
 def test_the_first_file_may_be_gone_with_its_records(store):
-    """Retention removes it; what is left of it in the log would be missed."""
+    """Retention removes it; if its records were still in the log, they would be missed."""
     index_file(store, 0).unlink()
     assert view(store).state == "different"
     begin = HEADER.unpack_from(index_file(store, 0).read_bytes())[2]
@@ -176,7 +176,7 @@ def test_a_slot_that_leads_astray_is_a_difference(store):
 
 
 def test_a_slot_that_was_lost_leaves_its_entries_unreachable(store):
-    """They stand in the file and belong to no chain."""
+    """They are in the file but belong to no chain."""
     patch = Patch(store, 0)
     slot = next(number for number in range(SLOTS) if patch.slot(number))
     head = patch.slot(slot)
@@ -187,7 +187,7 @@ def test_a_slot_that_was_lost_leaves_its_entries_unreachable(store):
 
 
 def test_a_chain_that_skips_an_entry_is_a_difference(store):
-    """The entry stands in no chain, the one behind it in two."""
+    """The entry is in no chain, the next one in two."""
     patch = Patch(store, 0)
     last = patch.header()[5] - 1
     position = next(p for p in range(last, 0, -1) if patch.entry(p)[3] and patch.entry(patch.entry(p)[3])[3])
@@ -210,7 +210,7 @@ def test_a_chain_that_skips_an_entry_is_a_difference(store):
     ],
 )
 def test_a_header_that_does_not_fit_is_a_difference(store, field, text):
-    """Queries choose files by it."""
+    """Queries choose files by the header."""
     patch = Patch(store, 3)
     header = patch.header()
     header[field] += 5000
@@ -221,7 +221,7 @@ def test_a_header_that_does_not_fit_is_a_difference(store, field, text):
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_last_file_of_a_killed_writer_may_lack_what_leads_to_its_last_entry(store, closed):
-    """RocketMQ writes the entry first, then its slot, then the header; in a store that it closed all three agree."""
+    """RocketMQ writes the entry, then its slot, then the header; in a cleanly closed store all three agree."""
     patch = Patch(store, -1)
     header = patch.header()
     header[3] = patch.entry(header[5] - 3)[1]
@@ -240,7 +240,7 @@ def test_entries_behind_the_logs_end_are_stale(golden):
 
 @pytest.mark.parametrize("name", ["basic-4.9", "lmq-5.3", "ext-4.9", "transaction-4.9"])
 def test_sizes_come_from_the_settings_or_else_from_the_bytes(golden_read_only, golden_about, name):
-    """With the broker's own, and without."""
+    """With and without the broker's own settings."""
     about = golden_about(name)["brokerSettings"]
     settings = Settings(max_hash_slot_num=about["maxHashSlotNum"], max_index_num=about["maxIndexNum"])
     store = golden_read_only(name) / "store"
@@ -249,7 +249,7 @@ def test_sizes_come_from_the_settings_or_else_from_the_bytes(golden_read_only, g
 
 
 def test_an_index_file_of_another_size_is_a_difference(store):
-    """It was cut short; the size that the others have is named."""
+    """It was cut short; the other files' size is named."""
     path = index_file(store, 2)
     path.write_bytes(path.read_bytes()[:5000])
     found = view(store)
@@ -260,7 +260,7 @@ def test_an_index_file_of_another_size_is_a_difference(store):
 
 
 def test_sizes_that_nothing_shows_are_those_of_the_settings(store):
-    """Then the files have another size than they should."""
+    """Then the files differ in size from the settings."""
     for number in range(4, 0, -1):
         index_file(store, number).unlink()
     path = index_file(store, 0)
@@ -278,7 +278,7 @@ def test_an_index_with_tags_is_the_same(golden_read_only):
 
 @pytest.mark.parametrize("batch_size", [5, 40, 1000])
 def test_versions_may_take_turns_at_an_index(golden, batch_size):
-    """Records of an older version stand in it without their tags, those of a newer one with them."""
+    """Records of an older version are in it without their tags, those of a newer one with them."""
     store = golden("basic-5.5") / "store"
     shutil.rmtree(store / "index")
     builder = IndexBuilder(store / "index", SLOTS, 400)
@@ -292,7 +292,7 @@ def test_versions_may_take_turns_at_an_index(golden, batch_size):
 
 
 def test_wrong_tags_are_a_difference(golden):
-    """Behind a record's keys stand its own tags, or none."""
+    """A record's keys are followed by its own tags, or by none."""
     store = golden("basic-5.5") / "store"
     patch = Patch(store, 0)
     last = next(at for at in range(2, 300) if patch.entry(at)[1] != patch.entry(at + 1)[1])

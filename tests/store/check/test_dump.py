@@ -1,4 +1,4 @@
-"""Dump: the log in its order, every byte that is no record a row of its own; and what the views hold."""
+"""Dump: the log in order, with a row for every range that is not a record; and the content of views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from written_log import WrittenLog
 
 
 def lines(store, **bounds):
-    """Return a dump as text: offsets of records, and kind, begin and end of what is none."""
+    """Return a dump as text: offsets of records, and kind, begin and end of other ranges."""
     return [
         f"{row.kind} {row.begin}..{row.end}" if isinstance(row, Extent) else row.commit_log_offset
         for row in dump_log(store, **bounds)
@@ -39,7 +39,7 @@ def log(tmp_path):
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_every_record_of_a_real_log_is_there(golden_read_only, golden_listing, golden_about, name):
-    """In its order, and the blanks between the segments."""
+    """In order, with the blanks between the segments."""
     found = lines(golden_read_only(name) / "store")
     assert [row for row in found if isinstance(row, int)] == [line["physicalOffset"] for line in golden_listing(name)]
     blanks = [f"blank {begin}..{begin + size}" for begin, size in golden_about(name)["listing"]["blanks"]]
@@ -48,7 +48,7 @@ def test_every_record_of_a_real_log_is_there(golden_read_only, golden_listing, g
 
 @pytest.mark.parametrize("part", ["before", "torn-before", "torn-after", "lost-before", "after", "soft-after"])
 def test_every_record_before_a_crash_is_there(golden_read_only, golden_listing, part):
-    """And what is torn is named, once, at the end."""
+    """The torn record is named, once, at the end."""
     found = lines(golden_read_only("crash-5.3") / part / "store")
     offsets = [line["physicalOffset"] for line in golden_listing(f"crash-5.3/{part}")]
     assert [row for row in found if isinstance(row, int)] == offsets
@@ -57,7 +57,7 @@ def test_every_record_before_a_crash_is_there(golden_read_only, golden_listing, 
 
 
 def test_a_record_that_is_torn_in_its_properties_is_none(golden_read_only, golden_listing):
-    """RocketMQ keeps it, with zeros inside: not to be repeated."""
+    """RocketMQ keeps it, with zeros inside; reput does not."""
     found = lines(golden_read_only("crash-5.3") / "soft-before" / "store")
     offsets = [line["physicalOffset"] for line in golden_listing("crash-5.3/soft-before")]
     assert [row for row in found if isinstance(row, int)] == offsets[:-1]
@@ -65,7 +65,7 @@ def test_a_record_that_is_torn_in_its_properties_is_none(golden_read_only, golde
 
 
 def test_a_dump_goes_on_behind_damage(golden_read_only, golden_listing):
-    """The garbled record is a row of its own; all others are there."""
+    """The garbled record has its own row; all others are printed."""
     found = lines(golden_read_only("damaged-4.9") / "clean-before" / "store")
     offsets = [line["physicalOffset"] for line in golden_listing("damaged-4.9/clean-before")]
     offsets.remove(660987)
@@ -86,7 +86,7 @@ def test_bounds_are_offsets_of_any_byte(log):
 
 
 def test_damage_that_begins_before_the_bound_is_shown(log):
-    """A dump of a range inside it shows it, too."""
+    """A dump of a range inside it also shows it."""
     overwrite(log.store, log.offsets[5], bytes(log.offsets[6] - log.offsets[5]))
     assert lines(log.store, begin=log.offsets[5] + 10, until=log.offsets[7]) == [
         f"damage {log.offsets[5]}..{log.offsets[6]}",
@@ -95,7 +95,7 @@ def test_damage_that_begins_before_the_bound_is_shown(log):
 
 
 def test_records_of_one_topic(log):
-    """Blanks are left out then, damage is not."""
+    """Then blanks are omitted, damage is not."""
     assert lines(log.store, topic="odd") == log.offsets[1::2]
     assert lines(log.store, topic="absent") == []
     overwrite(log.store, log.offsets[2], bytes(log.offsets[3] - log.offsets[2]))
@@ -103,13 +103,13 @@ def test_records_of_one_topic(log):
 
 
 def test_a_number_of_records_at_most(log):
-    """Rows that are no records do not count."""
+    """Rows of other ranges do not count."""
     assert [row for row in lines(log.store, count=5) if isinstance(row, int)] == log.offsets[:5]
     assert lines(log.store, count=1, begin=log.offsets[3]) == [log.offsets[3]]
 
 
 def test_beside_a_writer_the_dump_ends_where_the_log_did(tmp_path):
-    """Nothing is said of a record that is half written."""
+    """A half-written record is not reported."""
     opened = open_store(tmp_path / "store")
     results = [opened.put(message_of_size(700)) for _ in range(9)]
     overwrite(tmp_path / "store", opened.appended + 4, b"\xda\xa3\x20\xa7 half a record")
@@ -130,7 +130,7 @@ def test_a_store_without_a_record_has_no_rows(tmp_path):
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):
-    """And nothing is made in it."""
+    """Nothing is created in it."""
     with pytest.raises(NotAStore):
         lines(tmp_path)
     with pytest.raises(NotAStore):
@@ -140,7 +140,7 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_the_units_of_the_queues_are_those_of_the_records(golden_read_only, golden_listing, golden_queries, name):
-    """By queue, in the order of queue offsets; light queues included."""
+    """By queue, in the order of queue offsets; including light queues."""
     rows = list(dump_view(golden_read_only(name) / "store", "consume_queue", Settings()))
     records = {(line["topic"], line["queueId"], line["queueOffset"]): line for line in golden_listing(name)}
     for row in rows:
@@ -156,7 +156,7 @@ def test_the_units_of_the_queues_are_those_of_the_records(golden_read_only, gold
 
 
 def test_the_units_of_one_topic_or_queue(golden_read_only):
-    """Of another there are none."""
+    """Other topics and queues have none."""
     store = golden_read_only("basic-5.3") / "store"
     rows = list(dump_view(store, "consume_queue", Settings(), topic="Meadow_orders-12", queue_id=0))
     assert [row.queue_offset for row in rows] == list(range(340))
@@ -191,12 +191,12 @@ def test_entries_of_the_index_name_file_and_position(golden_read_only):
 
 
 def test_a_view_that_has_no_files_has_no_rows(golden_read_only):
-    """It may just not be enabled."""
+    """It may simply not be enabled."""
     assert list(dump_view(golden_read_only("basic-5.3") / "store", "consume_queue_ext", Settings())) == []
 
 
 def test_only_views_that_there_are_and_that_know_topics_are_asked(golden_read_only):
-    """The sentence says what would do."""
+    """The error says what is possible."""
     store = golden_read_only("basic-5.3") / "store"
     with pytest.raises(ConfigError, match="view='lake'") as caught:
         list(dump_view(store, "lake", Settings()))
@@ -208,7 +208,7 @@ def test_only_views_that_there_are_and_that_know_topics_are_asked(golden_read_on
 @pytest.mark.parametrize("number", [0, 2, 4])
 @pytest.mark.parametrize("entries", [0, 100, 390])
 def test_an_index_file_that_was_cut_short_is_named_behind_what_it_has(golden, number, entries):
-    """The other files show how it was laid out."""
+    """The other files show its layout."""
     store = golden("basic-5.3") / "store"
     before = list(dump_view(store, "index", Settings()))
     path = sorted((store / "index").iterdir())[number]
@@ -223,7 +223,7 @@ def test_an_index_file_that_was_cut_short_is_named_behind_what_it_has(golden, nu
 
 
 def test_the_only_index_file_is_read_by_the_configured_sizes(golden):
-    """Its last entry, which would show them, is cut off."""
+    """Its last entry, which would show them, is missing."""
     store = golden("basic-5.3") / "store"
     first, *others = sorted((store / "index").iterdir())
     for path in others:
@@ -237,7 +237,7 @@ def test_the_only_index_file_is_read_by_the_configured_sizes(golden):
 
 
 def test_a_queue_file_of_another_size_and_units_that_are_none_are_named(golden):
-    """In rows of their own."""
+    """In separate rows."""
     store = golden("basic-5.3") / "store"
     queues = sorted((store / "consumequeue" / "Meadow_orders-12").iterdir())
     short, garbled = (sorted(queue.iterdir())[0] for queue in queues[:2])

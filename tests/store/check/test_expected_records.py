@@ -1,4 +1,4 @@
-"""A check beside a writer: what retention, or the deletion of a topic, takes while it looks is no finding."""
+"""A check beside a writer: records that retention or a topic deletion removes meanwhile are not findings."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def put(store: reput.Store, topic: str, count: int) -> None:
 
 
 def files_of_views(store: reput.Store) -> int:
-    """Return how many files the views have."""
+    """Return the number of the views' files."""
     return sum(len(names) for view in VIEWS for _, _, names in os.walk(store.directory / view.replace("_", "", 1)))
 
 
 def trim(store: reput.Store) -> None:
-    """Have the first segments go, and what the views have of them."""
+    """Remove the first segments, and the views' files for them."""
     for path in sorted((store.directory / "commitlog").iterdir())[:-3]:
         os.utime(path, (0, time.time() - 100 * 3600))
     before = files_of_views(store), len(os.listdir(store.directory / "index"))
@@ -62,7 +62,7 @@ def trim(store: reput.Store) -> None:
 
 
 def delete(store: reput.Store) -> None:
-    """Have a topic go, and come again with other messages."""
+    """Delete a topic, and create it again with other messages."""
     store.delete_topic("orders", TIMEOUT)
     put(store, "orders", 20)
     store.wait_for("index", store.appended, TIMEOUT)
@@ -71,7 +71,7 @@ def delete(store: reput.Store) -> None:
 @pytest.mark.parametrize("what", [trim, delete])
 @pytest.mark.parametrize("after", [0, 1, 3, 7])
 def test_what_goes_while_it_is_looked_at_is_no_finding(store, what, after):
-    """Whether it was compared by then, only listed, or neither."""
+    """Whether it was already compared, only listed, or neither."""
     steps = 0
 
     def progress(done: int) -> None:

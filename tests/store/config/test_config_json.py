@@ -1,4 +1,4 @@
-"""RocketMQ's dialect of JSON: written as fastjson writes it, read as leniently as fastjson reads it."""
+"""RocketMQ's dialect of JSON: written like fastjson, and read as leniently as by fastjson."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_a_broker_of_5_5_wrote_says_the_same_in_other_lines(name: str, gold
         assert parse_config(format_config(value)) == value
 
 
-# What fastjson 1.2.69 prints for a bean with these fields.
+# The output of fastjson 1.2.69 for a bean with these fields.
 PRINTED_BY_FASTJSON = """{
 \t"a":[1,2],
 \t"d":2.0,
@@ -74,18 +74,18 @@ def test_what_fastjson_printed_is_read():
 
 
 def test_nulls_are_left_out():
-    """As fastjson does with fields; of an array they are part."""
+    """fastjson omits null fields; in an array, null is an element."""
     assert format_config({"a": None, "b": [None, True, False], 3: None}) == '{\n\t"b":[null,true,false]\n}'
     assert format_config({"a": None}) == "{}"
 
 
 def test_an_unpaired_surrogate_becomes_a_question_mark():
-    """As in Java's encoder: the file is UTF-8 whatever a name contains."""
+    """Like in Java's encoder: the file is valid UTF-8 whatever a name contains."""
     assert format_config("a\ud800b") == '"a?b"'
 
 
 def test_only_json_values_are_written():
-    """Bytes, for one, are a mistake of the program."""
+    """Bytes, for example, are a mistake of the program."""
     with pytest.raises(TypeError, match="not a value of RocketMQ's JSON: bytes"):
         format_config({"a": b""})
 
@@ -108,12 +108,12 @@ def test_only_json_values_are_written():
     ],
 )
 def test_reading_is_lenient(text: str, expected: object):
-    """What people write by hand and other programs print, fastjson takes, and so does this."""
+    """Hand-written files and other programs' output are accepted, as by fastjson."""
     assert parse_config(text) == expected
 
 
 def test_every_torn_file_is_noticed():
-    """No beginning of a file is a file, however far it got to the disk."""
+    """No prefix of a file is valid, wherever it was torn."""
     for size in range(len(PRINTED_BY_FASTJSON)):
         with pytest.raises(DamagedStore, match="position="):
             parse_config(PRINTED_BY_FASTJSON[:size])
@@ -138,6 +138,6 @@ def test_every_torn_file_is_noticed():
     ],
 )
 def test_what_is_no_json_is_refused(text: str, reason: str):
-    """With the place and the reason."""
+    """With the position and the reason."""
     with pytest.raises(DamagedStore, match=f"{reason}: position="):
         parse_config(text)

@@ -1,4 +1,4 @@
-"""ConfigManager: what a broker keeps in ``config/`` is on disk when it is said to be."""
+"""ConfigManager: a broker's data in ``config/`` is on disk once that is confirmed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from small_store import open_store
 
 
 class NotedFiles(Files):
-    """Notes which directories were forced before a file got its name."""
+    """Records which directories were forced before a file got its name."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Path]] = []
@@ -25,7 +25,7 @@ class NotedFiles(Files):
 
 
 def test_a_new_folder_of_configuration_is_on_disk_before_what_is_in_it(tmp_path):
-    """A power cut would take the folder's name, and all that was promised to be in it."""
+    """Otherwise a power cut would remove the folder's name, and the confirmed files in it."""
     files = NotedFiles()
     manager = TopicConfigManager(tmp_path, files)
     manager.put("orders", TopicConfig(topic_name="orders"))
@@ -37,7 +37,7 @@ def test_a_new_folder_of_configuration_is_on_disk_before_what_is_in_it(tmp_path)
 
 
 def test_drafts_of_files_whose_writing_was_killed_go_at_the_next_opening(tmp_path):
-    """No program would write them again; files that are no drafts of reput stay."""
+    """No program would write them again; files that are not drafts of reput stay."""
     store = tmp_path / "store"
     open_store(store).close(views_complete=True)
     config = store / "config"

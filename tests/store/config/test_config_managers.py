@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 class FixedClock(Clock):
-    """A clock that stands."""
+    """A clock that does not move."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.time_ms = now_ms
@@ -35,7 +35,7 @@ class FixedClock(Clock):
 
 
 class FailingFiles(Files):
-    """Files of which one cannot be replaced."""
+    """Files, one of which cannot be replaced."""
 
     def __init__(self, suffix: str) -> None:
         self.suffix = suffix
@@ -72,7 +72,7 @@ def stores(root: Path) -> list[Path]:
 def test_a_broker_s_files_go_through_every_manager_unchanged(
     name: str, golden_read_only: Callable[[str], Path], tmp_path
 ):
-    """Nothing that 4.9, 5.3 or 5.5 wrote is lost or rearranged, and unchanged files are not even touched."""
+    """No data of 4.9, 5.3 or 5.5 is lost or rearranged, and unchanged files are not written."""
     for number, store in enumerate(stores(golden_read_only(name))):
         copy = tmp_path / str(number)
         for manager in managers(store):
@@ -86,7 +86,7 @@ def test_a_broker_s_files_go_through_every_manager_unchanged(
             manager.path = copy / "config" / manager.file_name
             manager.whole_text = None
             manager.persist()
-            # In the lines of fastjson 1, which are those of all brokers up to 5.3.
+            # In the format of fastjson 1, which all brokers up to 5.3 use.
             assert manager.path.read_bytes().decode() == format_config(parse_config(text))
             assert not manager.backup_path.exists()
 
@@ -100,14 +100,14 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_new_store_has_nothing_configured(store: Path):
-    """Absent files are no error, and reading makes none."""
+    """Absent files are not an error, and reading creates none."""
     for manager in managers(store):
         manager.load()
     assert list(store.iterdir()) == []
 
 
 def test_a_topic_is_written_in_rocketmq_s_shape(store: Path):
-    """A broker of 4.9 or 5.x reads what is written here; missing fields are defaults to it."""
+    """Brokers of 4.9 and 5.x can read it; missing fields get their defaults."""
     manager = TopicConfigManager(store, clock=FixedClock())
     manager.load()
     manager.put("TopicTest", TopicConfig(topic_name="TopicTest", read_queue_nums=4, write_queue_nums=4))
@@ -121,7 +121,7 @@ def test_a_topic_is_written_in_rocketmq_s_shape(store: Path):
 
 
 def test_topics_are_changed_and_removed(store: Path):
-    """Each change counts as a version, so that name servers see it."""
+    """Each change increases the version, so that name servers notice it."""
     manager = TopicConfigManager(store, clock=FixedClock())
     manager.put("a", TopicConfig(topic_name="a"))
     manager.put("a", TopicConfig(topic_name="a", perm=4, attributes={"queue.type": "BatchCQ"}))
@@ -139,7 +139,7 @@ def test_topics_are_changed_and_removed(store: Path):
 
 
 def test_unknown_fields_are_kept(golden: Callable[[str], Path]):
-    """What only another version of RocketMQ understands survives a change made here."""
+    """Fields of another version of RocketMQ survive a change made here."""
     store = golden("basic-5.3") / "store"
     path = store / "config" / "subscriptionGroup.json"
     before = parse_config(path.read_text())
@@ -159,7 +159,7 @@ def test_unknown_fields_are_kept(golden: Callable[[str], Path]):
 
 
 def test_nulls_and_names_that_are_left_out_count_as_what_is_not_there(store: Path):
-    """As in RocketMQ: other programs print nulls, and the name of an entry stands before it, too."""
+    """Like in RocketMQ: other programs print nulls, and an entry's name is also its key."""
     (store / "config").mkdir()
     (store / "config" / "topics.json").write_text(
         '{"dataVersion":null,"topicConfigTable":{"a":{"perm":4,"order":null,"topicName":null},"b":{}}}'
@@ -173,7 +173,7 @@ def test_nulls_and_names_that_are_left_out_count_as_what_is_not_there(store: Pat
 
 
 def test_offsets_are_committed_and_found_again(store: Path):
-    """Per group, topic and queue; never committed is None, and going back is allowed."""
+    """Per group, topic and queue; an uncommitted offset is None, and going back is allowed."""
     manager = ConsumerOffsetManager(store)
     assert manager.query_offset("billing", "orders", 0) is None
     manager.commit_offset("billing", "orders", 0, 5)
@@ -192,7 +192,7 @@ def test_offsets_are_committed_and_found_again(store: Path):
 
 
 def test_offsets_with_quoted_queue_ids_are_read(store: Path):
-    """As a strict JSON writer would have written them."""
+    """A strict JSON writer would write them like this."""
     (store / "config").mkdir()
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable": {"orders@billing": {"0": 5}}}')
     manager = ConsumerOffsetManager(store)
@@ -218,7 +218,7 @@ def test_a_5_x_file_keeps_its_map_of_topics(golden: Callable[[str], Path]):
 
 
 def test_groups_of_light_queues_have_a_table_of_their_own(store: Path):
-    """Other groups of the same broker are beside them in the same file."""
+    """Other groups of the same broker are in the same file."""
     manager = LmqConsumerOffsetManager(store)
     manager.commit_offset("%LMQ%cid", "%LMQ%t", 0, 4)
     manager.commit_offset("billing", "orders", 2, 6)
@@ -249,7 +249,7 @@ def test_delay_offsets_are_kept_by_level(golden: Callable[[str], Path]):
 
 
 def test_filters_are_read_with_their_bits(golden_read_only: Callable[[str], Path]):
-    """Those that `BloomFilter` calculates for the same group and topic."""
+    """With the bits that `BloomFilter` calculates for the same group and topic."""
     manager = filters(golden_read_only("ext-4.9") / "store")
     manager.load()
     [topic] = manager.table
@@ -266,7 +266,7 @@ def test_filters_are_read_with_their_bits(golden_read_only: Callable[[str], Path
     [None, StoredBits(bit_pos=(1, 2), bit_num=32), StoredBits(bit_pos=(1, 2, 3), bit_num=40)],
 )
 def test_filters_with_bits_of_other_sizes_are_all_ignored(bits: StoredBits | None, store: Path):
-    """After a change of the settings nothing in the bit maps means what it meant."""
+    """After a change of the settings the old bit maps are meaningless."""
     manager = filters(store)
     for group, stored in (("a", StoredBits(bit_pos=(1, 2, 3), bit_num=32)), ("b", bits)):
         manager.put(
@@ -286,7 +286,7 @@ def test_filters_with_bits_of_other_sizes_are_all_ignored(bits: StoredBits | Non
 
 
 def test_a_filter_that_was_alive_is_dead_since_half_a_minute(store: Path):
-    """After a start no consumer uses it, and the file does not say since when; but never before it was born."""
+    """After a start no consumer uses it, and the file lacks the time; but it never dies before its birth."""
     manager = filters(store)
     bits = StoredBits(bit_pos=(1, 2, 3), bit_num=32)
     for group, born_time in (("old", NOW_MS - DAY_MS), ("young", NOW_MS - 5)):
@@ -317,7 +317,7 @@ def test_a_filter_that_was_alive_is_dead_since_half_a_minute(store: Path):
 
 
 def test_the_backup_holds_what_was_before(store: Path):
-    """As with RocketMQ: one change back."""
+    """Like in RocketMQ: one change back."""
     manager = DelayOffsetManager(store)
     manager.update_offset(1, 1)
     manager.persist()
@@ -332,7 +332,7 @@ def test_the_backup_holds_what_was_before(store: Path):
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 30, b'{"offsetTable":{1:', b'{"offsetTable":{1:"x"}}', b"[]", b"\xff"])
 def test_a_torn_file_survives_by_its_backup(torn: bytes, store: Path):
-    """The backup is read, and the torn file never takes its place."""
+    """The backup is read, and the torn file never replaces it."""
     manager = DelayOffsetManager(store)
     for offset in (1, 2):
         manager.update_offset(1, offset)
@@ -348,7 +348,7 @@ def test_a_torn_file_survives_by_its_backup(torn: bytes, store: Path):
 
 
 def test_an_absent_file_survives_by_its_backup(store: Path):
-    """RocketMQ deletes the file before it renames the new one; a crash in between leaves the backup alone."""
+    """RocketMQ deletes the file before it renames the new one; a crash in between leaves only the backup."""
     manager = DelayOffsetManager(store)
     for offset in (1, 2):
         manager.update_offset(1, offset)
@@ -360,7 +360,7 @@ def test_an_absent_file_survives_by_its_backup(store: Path):
 
 
 def test_two_torn_files_are_an_error(store: Path):
-    """Offsets are not silently begun anew; the path and the reason are named."""
+    """Offsets are not silently reset; the error has the path and the reason."""
     manager = DelayOffsetManager(store)
     for offset in (1, 2):
         manager.update_offset(1, offset)
@@ -373,7 +373,7 @@ def test_two_torn_files_are_an_error(store: Path):
 
 
 def test_a_torn_file_without_backup_is_an_error(store: Path):
-    """There is nothing to survive by."""
+    """There is no fallback."""
     (store / "config").mkdir()
     (store / "config" / "delayOffset.json").write_bytes(b"{")
     with pytest.raises(DamagedStore, match="stored configuration cannot be read"):
@@ -382,7 +382,7 @@ def test_a_torn_file_without_backup_is_an_error(store: Path):
 
 @pytest.mark.parametrize("text", ["[]", "5", '{1:2,"offsetTable":{}}'])
 def test_what_is_no_object_with_names_is_an_error(store: Path, text: str):
-    """It is read now or never: such a thing could not be written again."""
+    """The file could not be written back, so it is refused when it is read."""
     (store / "config").mkdir()
     (store / "config" / "consumerOffset.json").write_text(text)
     with pytest.raises(DamagedStore, match="not a JSON object"):
@@ -391,7 +391,7 @@ def test_what_is_no_object_with_names_is_an_error(store: Path, text: str):
 
 @pytest.mark.parametrize("suffix", [".bak", ".json"])
 def test_a_file_that_cannot_be_replaced_stays(suffix: str, store: Path):
-    """A full disk costs the change, not what was there; the next attempt writes it."""
+    """A full disk loses the change, not the old content; the next attempt writes it."""
     manager = DelayOffsetManager(store)
     manager.update_offset(1, 1)
     manager.persist()

@@ -1,4 +1,4 @@
-"""How full a disk is, and what that means."""
+"""The usage of a disk, and its levels."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def answer(blocks: int, free: int, available: int) -> SimpleNamespace:
         (1000, 499, 499, 51),
         (1000, 999, 999, 1),
         (1000, 0, 0, 100),
-        # What only the administrator may use counts neither as used nor as usable.
+        # Space reserved for the administrator counts neither as used nor as usable.
         (1000, 300, 100, 88),
     ],
 )
 def test_used_is_rounded_up_of_what_users_may_have(monkeypatch, tmp_path, blocks, free, available, percent):
-    """As RocketMQ counts it, so that the same settings mean the same."""
+    """As RocketMQ counts it, so that the same settings have the same meaning."""
     monkeypatch.setattr(os, "statvfs", lambda path: answer(blocks, free, available))
     assert DiskSpace().used_percent([tmp_path]) == percent
 
 
 def test_the_fullest_disk_counts(monkeypatch, tmp_path):
-    """Log and queues may lie on two; a folder that is not there yet has none."""
+    """Log and queues may be on two disks; a missing folder has none."""
     answers = {tmp_path / "a": answer(100, 90, 90), tmp_path / "b": answer(100, 20, 20)}
 
     def statvfs(path):
@@ -48,7 +48,7 @@ def test_the_fullest_disk_counts(monkeypatch, tmp_path):
 
 
 def test_the_real_disk_answers(tmp_path):
-    """Whatever it is, it is a percentage."""
+    """The result is a percentage."""
     assert 0 < DiskSpace().used_percent([tmp_path]) <= 100
 
 
@@ -69,7 +69,7 @@ def test_a_level_begins_above_its_number(used, level):
 
 
 def test_levels_stay_within_rocketmq_s_bounds():
-    """No setting allows a disk to fill up completely, or calls it always too full."""
+    """No setting lets a disk fill up completely, or treats it as always too full."""
     highest = Settings(
         disk_max_used_space_ratio=100, disk_space_clean_forcibly_ratio=100, disk_space_warning_level_ratio=100
     )

@@ -1,4 +1,4 @@
-"""Files of a run go from its ends, so that a kill in between leaves no hole."""
+"""Files of a run are removed from its ends, so that a kill in between leaves no hole."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ from reput.store.disk.file_runs import removal_order
     ],
 )
 def test_each_file_that_goes_leaves_a_run(wanted, expected):
-    """Oldest first before what stays, newest first behind it; a run of which nothing stays keeps its beginning."""
+    """Oldest first before the remaining files, newest first after them; if all are removed, the beginning goes last."""
     assert removal_order([1, 2, 3, 4, 5, 6], wanted) == expected

@@ -1,4 +1,4 @@
-"""Files: what the store asks of the operating system."""
+"""Files: the store's calls of the operating system."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from reput.store.disk.files import (
 
 
 def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
-    """A kill in between leaves no file that is too short: RocketMQ 4 would refuse the whole store."""
+    """A kill in between leaves no short file: RocketMQ 4 would refuse the whole store."""
     path = tmp_path / "00000000000000000000"
     truncate = os.ftruncate
     names: list[list[str]] = []
@@ -42,7 +42,7 @@ def test_a_file_has_its_size_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 def test_a_file_is_made_with_its_first_bytes(tmp_path, monkeypatch):
-    """It has no name while they are not all in it: RocketMQ takes the zeros of a new queue file for a unit."""
+    """It gets its name only after they are written: RocketMQ treats the zeros of a new queue file as a unit."""
     names = []
     write = os.pwrite
 
@@ -57,7 +57,7 @@ def test_a_file_is_made_with_its_first_bytes(tmp_path, monkeypatch):
 
 
 def test_a_file_that_exists_is_not_made_again(tmp_path):
-    """What is in it stays."""
+    """Its content stays."""
     path = tmp_path / "0"
     path.write_bytes(b"here")
     with pytest.raises(FileExistsError):
@@ -67,7 +67,7 @@ def test_a_file_that_exists_is_not_made_again(tmp_path):
 
 
 def test_a_file_is_made_where_no_nameless_one_can_be(tmp_path, monkeypatch):
-    """Some file systems know none; the file then has its name first."""
+    """Some file systems do not support them; then the file gets its name first."""
     open_file = os.open
 
     def refuse_nameless(path: object, flags: int, *more: object) -> int:
@@ -107,7 +107,7 @@ def test_an_error_names_the_file(tmp_path):
 
 @pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX, FORCES_TOGETHER_MAX * 3, FORCES_BY_ONE_THREAD_MAX])
 def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch, count):
-    """The names come after the files; without an error all of them are on disk. Progress is reported on the way."""
+    """The names come after the files; without an error all of them are on disk. Progress is reported meanwhile."""
     files = [tmp_path / str(number) for number in range(count)]
     directories = [tmp_path / f"directory-{number}" for number in range(3)]
     for path in files:
@@ -135,7 +135,7 @@ def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monke
 
 
 def test_many_files_are_forced_also_where_no_thread_can_be_had(tmp_path, monkeypatch):
-    """As in an exit handler, when Python's pools take nothing any more."""
+    """For example in an exit handler, when Python's pools accept no more work."""
     files = [tmp_path / str(number) for number in range(FORCES_BY_ONE_THREAD_MAX)]
     for path in files:
         path.touch()
@@ -151,7 +151,7 @@ def test_many_files_are_forced_also_where_no_thread_can_be_had(tmp_path, monkeyp
 
 
 def test_a_few_files_are_on_their_way_before_the_first_is_waited_for(tmp_path, monkeypatch):
-    """They share one commit of the file system's journal then."""
+    """Then they share one commit of the file system's journal."""
     files = [tmp_path / str(number) for number in range(3)]
     for path in files:
         path.touch()
@@ -164,7 +164,7 @@ def test_a_few_files_are_on_their_way_before_the_first_is_waited_for(tmp_path, m
 
 
 def test_a_disk_that_refuses_to_begin_is_heard(tmp_path, monkeypatch):
-    """The kernel may tell it only once."""
+    """The kernel may report it only once."""
     path = tmp_path / "file"
     path.touch()
     file = WrittenFile(path)
@@ -182,7 +182,7 @@ def test_a_disk_that_refuses_to_begin_is_heard(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
 def test_what_cannot_be_written_and_forced_by_one_call_is_by_two(tmp_path, monkeypatch, error):
-    """Neither gVisor nor an old kernel knows that one."""
+    """Neither gVisor nor an old kernel supports that call."""
     calls = spied(monkeypatch)
 
     def refuse(descriptor: int, buffers: list[bytes], at: int, flags: int) -> int:
@@ -194,7 +194,7 @@ def test_what_cannot_be_written_and_forced_by_one_call_is_by_two(tmp_path, monke
 
 
 def test_a_python_whose_c_library_has_no_forced_write_does_with_two_calls(tmp_path, monkeypatch):
-    """Some of musl's have not."""
+    """Some versions of musl do not."""
     calls = spied(monkeypatch)
     monkeypatch.setattr(files_module, "WRITE_FORCED", 0)
     monkeypatch.delattr(os, "pwritev")
@@ -203,7 +203,7 @@ def test_a_python_whose_c_library_has_no_forced_write_does_with_two_calls(tmp_pa
 
 
 def test_a_forced_write_that_falls_short_goes_on(tmp_path, monkeypatch):
-    """The rest goes to its own place; the flag demands that it is on disk."""
+    """The rest is written at its place; the flag requires that it is on disk."""
     calls = spied(monkeypatch)
     write = os.pwritev
 
@@ -217,7 +217,7 @@ def test_a_forced_write_that_falls_short_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_forced_write_beyond_what_a_file_may_have_names_the_file(tmp_path, monkeypatch):
-    """As any error of the disk does."""
+    """Like any error of the disk."""
 
     def refuse(descriptor: int, buffers: list[bytes], at: int, flags: int) -> int:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -228,7 +228,7 @@ def test_a_forced_write_beyond_what_a_file_may_have_names_the_file(tmp_path, mon
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of what a mapping will be asked to do in two calls."""
+    """Return the list of a mapping's calls, which now take two system calls."""
     calls: list[str] = []
     for name in ("write", "force"):
         call = getattr(Mapping, name)
@@ -242,7 +242,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def forced_write(directory: Path) -> bytes:
-    """Write into a mapped file and return what it has then."""
+    """Write into a mapped file and return its content."""
     path = directory / "segment"
     path.write_bytes(b"." * 11)
     mapping = Mapping(path, 11)

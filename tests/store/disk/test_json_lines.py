@@ -1,4 +1,4 @@
-"""Small files to which lines are only added."""
+"""Small append-only files of lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def test_rows_come_back_in_their_order(tmp_path):
-    """The file and its folder are made by the first row."""
+    """The first row creates the file and its folder."""
     lines = JsonLines(tmp_path / "folder" / "rows.jsonl", Row)
     assert list(lines.read()) == []
     for number in range(3):
@@ -26,7 +26,7 @@ def test_rows_come_back_in_their_order(tmp_path):
 
 @pytest.mark.parametrize("torn", [b'{"numb', b"x" * 10_000])
 def test_a_torn_line_counts_for_nothing_and_is_replaced(tmp_path, torn):
-    """A crash in the middle of a line promised nothing."""
+    """A crash in the middle of a line confirmed nothing."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.append(Row(1))
     with lines.path.open("ab") as file:
@@ -37,7 +37,7 @@ def test_a_torn_line_counts_for_nothing_and_is_replaced(tmp_path, torn):
 
 
 def test_a_line_torn_at_any_byte_counts_for_nothing(tmp_path):
-    """Its own end included: only then was it promised."""
+    """Including its line end: only then was it confirmed."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     whole = seal_line(Row(2))
     for size in range(len(whole)):
@@ -48,7 +48,7 @@ def test_a_line_torn_at_any_byte_counts_for_nothing(tmp_path):
 
 
 def test_any_flipped_bit_is_noticed_in_its_line(tmp_path):
-    """Also one of a line's end, of its checksum, and of what tells that there is one."""
+    """Including bits of a line's end, of its checksum, and of the mark that there is one."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     rows = [Row(100), Row(200), Row(300)]
     data = b"".join(map(seal_line, rows))
@@ -61,7 +61,7 @@ def test_any_flipped_bit_is_noticed_in_its_line(tmp_path):
 
 
 def test_a_last_line_that_has_lost_its_end_stays_and_is_told_of(tmp_path):
-    """It was promised, for it is whole; a line that comes then is not mixed with it."""
+    """It is complete, so it was confirmed; a later line is not mixed with it."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.path.write_bytes(seal_line(Row(1))[:-1] + b"\x0b")
     lines.append(Row(2))
@@ -71,7 +71,7 @@ def test_a_last_line_that_has_lost_its_end_stays_and_is_told_of(tmp_path):
 
 
 def test_lines_from_before_there_were_checksums_are_read(tmp_path):
-    """And added to."""
+    """New lines can be added."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.path.write_bytes(b'{"number":1}\n{"number":2}\n')
     lines.append(Row(3))
@@ -84,7 +84,7 @@ def test_a_line_with_its_checksum_is_json(tmp_path):
 
 
 def test_a_whole_line_that_is_no_row_is_an_error(tmp_path):
-    """Another program has written there; file and line are named."""
+    """Another program wrote there; the error has file and line."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.append(Row(1))
     with lines.path.open("ab") as file:
@@ -94,7 +94,7 @@ def test_a_whole_line_that_is_no_row_is_an_error(tmp_path):
 
 
 def test_who_can_go_on_gets_a_line_that_is_no_row_in_its_place(tmp_path):
-    """With its bytes, and what to tell of it."""
+    """With its bytes and a message."""
     lines = JsonLines(tmp_path / "rows.jsonl", Row)
     lines.path.write_bytes(b'{"number":1}\nrub\xffbish\n{"number":2}\n')
     first, damaged, last = lines.read_lines()

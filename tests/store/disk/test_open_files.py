@@ -1,4 +1,4 @@
-"""OpenFiles reads files that come and go; DirectoryStamp tells when a directory has to be looked at again."""
+"""OpenFiles reads files that appear and disappear; DirectoryStamp tells when a directory must be listed again."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from reput.store.disk.open_files import DirectoryStamp, OpenFiles
 
 
 def open_names(directory: Path) -> list[str]:
-    """Return what this process has open of *directory*; files of others it may close at any time."""
+    """Return this process's open files of *directory*; others may be closed at any time."""
     links = [Path(link_of(descriptor)) for descriptor in os.listdir("/proc/self/fd")]
     return sorted(link.name for link in links if link.parent == directory)
 
 
 @pytest.fixture
 def files():
-    """Return files of which three are open at a time."""
+    """Return an `OpenFiles` with a limit of three open files."""
     files = OpenFiles(3)
     yield files
     files.close()
 
 
 def test_bytes_are_read_from_any_place(tmp_path, files):
-    """Fewer at the end of the file, and none behind it."""
+    """Fewer at the end of the file, and none after it."""
     path = tmp_path / "a"
     path.write_bytes(b"0123456789")
     assert files.read(path, 4, 3) == b"3456"
@@ -37,7 +37,7 @@ def test_bytes_are_read_from_any_place(tmp_path, files):
 
 
 def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path, files):
-    """And it is found as soon as it is."""
+    """It is found as soon as it exists."""
     with pytest.raises(FileNotFoundError):
         files.read(tmp_path / "a", 1, 0)
     (tmp_path / "a").write_bytes(b"x")
@@ -45,7 +45,7 @@ def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path, files):
 
 
 def test_the_file_that_was_not_read_for_longest_is_closed_first(tmp_path, files):
-    """So many are open at a time as were allowed."""
+    """The number of open files stays below the limit."""
     for name in "abcd":
         (tmp_path / name).write_bytes(name.encode())
     for name in "abca":
@@ -58,7 +58,7 @@ def test_the_file_that_was_not_read_for_longest_is_closed_first(tmp_path, files)
 
 
 def test_a_file_that_was_replaced_is_read_on_until_it_is_forgotten(tmp_path, files):
-    """Only those below the prefix are."""
+    """Only files below the prefix are forgotten."""
     for name in ("q/a", "q/b", "other"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"old")
@@ -71,7 +71,7 @@ def test_a_file_that_was_replaced_is_read_on_until_it_is_forgotten(tmp_path, fil
 
 
 def test_threads_never_read_another_file_than_their_own(tmp_path):
-    """However often descriptors are closed and their numbers used again."""
+    """However often descriptors are closed and their numbers reused."""
     files = OpenFiles(2)
     wrong: list[bytes] = []
     for number in range(8):
@@ -94,7 +94,7 @@ def test_threads_never_read_another_file_than_their_own(tmp_path):
 
 @pytest.fixture
 def stamp(tmp_path, monkeypatch):
-    """Return the stamp of a directory whose last change is long past, as the clock says."""
+    """Return the stamp of a directory whose last change, by the clock, is long past."""
     directory = tmp_path / "d"
     directory.mkdir()
     os.utime(directory, ns=(0, 1_000_000_000))
@@ -102,7 +102,7 @@ def stamp(tmp_path, monkeypatch):
 
 
 def test_a_directory_is_looked_at_once_and_then_when_it_has_changed(tmp_path, stamp):
-    """A name that comes or goes is a change."""
+    """An added or removed name is a change."""
     assert [stamp.changed(), stamp.changed(), stamp.changed()] == [True, False, False]
     (tmp_path / "d" / "a").write_bytes(b"")
     assert stamp.changed()
@@ -111,7 +111,7 @@ def test_a_directory_is_looked_at_once_and_then_when_it_has_changed(tmp_path, st
 
 
 def test_a_directory_that_took_the_place_of_another_is_a_change(tmp_path, stamp):
-    """Though both were changed at the same time."""
+    """Even if both were changed at the same time."""
     assert [stamp.changed(), stamp.changed()] == [True, False]
     (tmp_path / "e").mkdir()
     (tmp_path / "d").rename(tmp_path / "f")
@@ -121,7 +121,7 @@ def test_a_directory_that_took_the_place_of_another_is_a_change(tmp_path, stamp)
 
 
 def test_a_change_just_now_may_not_have_been_the_last_of_its_tick(tmp_path, stamp, monkeypatch):
-    """The kernel's stamps are coarse; until its clock has gone on, one looks again."""
+    """The kernel's time stamps are coarse; until its clock has advanced, the directory is listed again."""
     stamp.changed()
     changed_ns = 5_000_000_000
     os.utime(tmp_path / "d", ns=(0, changed_ns))
@@ -132,7 +132,7 @@ def test_a_change_just_now_may_not_have_been_the_last_of_its_tick(tmp_path, stam
 
 
 def test_an_absent_directory_is_always_worth_a_look(tmp_path, stamp):
-    """It may be made at any time; and one that is forgotten is looked at again."""
+    """It may be created at any time; a forgotten one is listed again."""
     stamp.changed()
     stamp.forget()
     assert [stamp.changed(), stamp.changed()] == [True, False]
@@ -141,7 +141,7 @@ def test_an_absent_directory_is_always_worth_a_look(tmp_path, stamp):
 
 
 def test_a_reader_that_nobody_has_any_more_keeps_no_file_open(tmp_path):
-    """Closed or not, as with a file of Python's."""
+    """Whether closed or not, like Python's own files."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     files = OpenFiles()
@@ -153,7 +153,7 @@ def test_a_reader_that_nobody_has_any_more_keeps_no_file_open(tmp_path):
 
 
 def link_of(descriptor: str) -> str:
-    """Return what a descriptor is of; nothing if it is closed meanwhile."""
+    """Return the target of a descriptor; nothing if it is closed meanwhile."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Sealed files: what was written, or damage, and never something in between."""
+"""Sealed files: either the written content or an error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from reput.store.disk.sealed_file import read_sealed, seal
 
 
 class Held(msgspec.Struct):
-    """Something to be kept."""
+    """Content of a sealed file."""
 
     name: str
     numbers: dict[int, int] = {}
 
 
 def test_what_was_sealed_is_read(tmp_path):
-    """The first line is the checksum, the second JSON that a person can read."""
+    """The first line is the checksum, the second is readable JSON."""
     path = tmp_path / "held"
     path.write_bytes(seal(Held("订单", {1: 2})))
     assert read_sealed(path, Held) == Held("订单", {1: 2})
@@ -28,7 +28,7 @@ def test_what_was_sealed_is_read(tmp_path):
 
 
 def test_the_checksum_is_crc_32c(tmp_path):
-    """Of everything behind the first line; the check value of the algorithm is E3069283."""
+    """Of everything after the first line; the check value of the algorithm is E3069283."""
     from crcmod.predefined import mkPredefinedCrcFun
 
     crc32c = mkPredefinedCrcFun("crc-32c")
@@ -43,7 +43,7 @@ def test_an_absent_file_is_none(tmp_path):
 
 
 def test_a_flipped_byte_anywhere_is_damage(tmp_path):
-    """So is a file that was cut short. The path is named."""
+    """So is a file that was cut short. The error has the path."""
     path = tmp_path / "held"
     data = seal(Held("name"))
     for at in range(len(data)):
@@ -56,7 +56,7 @@ def test_a_flipped_byte_anywhere_is_damage(tmp_path):
 
 
 def test_a_file_of_another_shape_is_damage(tmp_path):
-    """Its checksum fits, but it holds something else."""
+    """Its checksum is right, but the content is different."""
     path = tmp_path / "held"
     path.write_bytes(seal({"other": 1}))
     with pytest.raises(DamagedStore, match="an unexpected structure"):

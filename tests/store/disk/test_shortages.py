@@ -1,4 +1,4 @@
-"""Shortages: what the system refuses is an error of the store's, which says what, why, and what to do."""
+"""Shortages: a refusal of the system becomes a store error with a reason and advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_inline(path: Path) -> reput.Store:
 
 
 def failing_reads(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
-    """Have the disk fail to read the files whose path contains *wanted*."""
+    """Make reads of files fail whose path contains *wanted*."""
     pread, read_bytes = os.pread, Path.read_bytes
 
     def failing_pread(descriptor: int, size: int, at: int) -> bytes:
@@ -86,7 +86,7 @@ def test_a_file_of_ours_that_the_disk_cannot_read_is_named_at_the_opening(writte
 
 
 def test_a_status_that_cannot_be_read_is_named(written, monkeypatch):
-    """With the file that says so."""
+    """With the file."""
     with reput.open(written, read_only=True, **SIZES) as store:
         failing_reads(monkeypatch, "dispatcher_cursors")
         with pytest.raises(StoreError, match=r"the status cannot be read: .*dispatcher_cursors"):
@@ -95,7 +95,7 @@ def test_a_status_that_cannot_be_read_is_named(written, monkeypatch):
 
 @pytest.mark.parametrize("count", range(4))
 def test_a_store_that_gets_too_few_threads_is_not_opened(written, monkeypatch, count):
-    """The sentence says so, and the next opening finds no lock that was left."""
+    """The error says so, and leaves no lock behind."""
     start, left = threading.Thread.start, [count]
 
     def limited(thread: threading.Thread) -> None:
@@ -114,7 +114,7 @@ def test_a_store_that_gets_too_few_threads_is_not_opened(written, monkeypatch, c
 
 
 def test_what_fails_on_the_way_back_does_not_hide_why_it_was_gone(written, monkeypatch):
-    """A disk that is full when the store is opened is still full when it is closed again."""
+    """A disk that is full at the opening is still full when the store is closed again."""
     replace = Files.replace
     paths = []
 
@@ -147,7 +147,7 @@ def test_what_fails_on_the_way_back_does_not_hide_why_it_was_gone(written, monke
     ],
 )
 def test_what_the_system_refuses_is_told_as_the_stores_error(error, kind, text):
-    """With what could not be done, and with which file if there is one."""
+    """With the failed action, and with the file if there is one."""
     with pytest.raises(kind) as told, tell_store_error("work"):
         raise error
     assert text in str(told.value)
@@ -156,14 +156,14 @@ def test_what_the_system_refuses_is_told_as_the_stores_error(error, kind, text):
 
 @pytest.mark.parametrize("error", [RuntimeError("other"), ImportError("no such module"), ValueError("value")])
 def test_what_is_no_shortage_stays_what_it_is(error):
-    """A bug is not told as if the machine were short of something."""
+    """A bug is not reported as a shortage."""
     with pytest.raises(type(error)) as told, tell_store_error("work"):
         raise error
     assert told.value is error
 
 
 def test_who_may_not_read_is_not_told_to_read_only():
-    """That advice is for a user that may not write."""
+    """That advice is for a user without write permission."""
     with pytest.raises(StoreError) as told, tell_read_error("work"):
         raise PermissionError(errno.EACCES, "Permission denied", "f")
     assert not isinstance(told.value, StoreReadOnly)
@@ -172,7 +172,7 @@ def test_who_may_not_read_is_not_told_to_read_only():
 
 
 def test_each_step_of_the_way_back_is_made():
-    """Whatever goes wrong with the one before."""
+    """Even if the step before fails."""
     error, made = ValueError("first"), []
 
     def fails() -> None:
@@ -184,7 +184,7 @@ def test_each_step_of_the_way_back_is_made():
 
 
 def test_what_fails_keeps_nothing_else_from_being_done():
-    """All is done in its order; the first error is raised, and tells of those that came after it."""
+    """All steps are done in order; the first error is raised, and mentions the later ones."""
     done = []
 
     def fail(name: str) -> None:

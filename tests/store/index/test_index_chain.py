@@ -1,4 +1,4 @@
-"""The chain of a slot: a long one is followed thousands of entries at a time, and a broken one is never its end."""
+"""The chain of a slot: a long one is read thousands of entries at a time, and a broken one is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRIES_AT = HEADER.size + SLOT.size * SLOTS
 
 
 class File:
-    """An index file in memory: the wanted hash, another of its slot, and one of another slot, in random turns."""
+    """An index file in memory: the wanted hash, another one of its slot, and one of another slot, in random order."""
 
     def __init__(self) -> None:
         chosen = random.Random(1).choices((WANTED, OTHER, 2), (4, 1, 1), k=COUNT)
@@ -50,7 +50,7 @@ class File:
 
 @pytest.fixture(scope="module")
 def written() -> bytes:
-    """Return the bytes of the file, which take a while to make."""
+    """Return the bytes of the file, which take a while to generate."""
     return bytes(File().data)
 
 
@@ -65,7 +65,7 @@ def file(written) -> File:
 
 
 def test_a_long_chain_takes_few_reads(file):
-    """And has what one entry after the other would have."""
+    """The result is the same as entry by entry."""
     assert file.found() == file.offsets
     assert file.reads < 20
 
@@ -73,7 +73,7 @@ def test_a_long_chain_takes_few_reads(file):
 @pytest.mark.parametrize("begin", [0, BEGIN_MS, BEGIN_MS + 3_000_000, BEGIN_MS + 9_990_000])
 @pytest.mark.parametrize("end", [BEGIN_MS, BEGIN_MS + 10_000, BEGIN_MS + 5_000_000, FOR_EVER])
 def test_times_leave_out_the_same_however_much_is_read_at_once(file, begin, end):
-    """The oldest of many messages are found without a look at each that is newer."""
+    """The oldest of many messages are found without reading each newer one."""
     expected = [offset for offset in file.offsets if begin <= BEGIN_MS + offset // 100 // 10 * 1000 <= end]
     assert file.found(begin, end) == expected
     told = list(read_chain(file.read, SLOTS, WANTED, file.header, begin, end))
@@ -81,7 +81,7 @@ def test_times_leave_out_the_same_however_much_is_read_at_once(file, begin, end)
 
 
 def test_a_short_chain_reads_little(file):
-    """Of one that is far-flung each entry is read by itself, or nearly so."""
+    """The entries of a scattered chain are read almost one by one."""
     sizes = []
 
     def read(size: int, at: int) -> bytes:
@@ -107,7 +107,7 @@ def test_a_short_chain_reads_little(file):
     ],
 )
 def test_a_broken_entry_is_named_wherever_it_stands(file, place, field, value, what):
-    """What lies before it in the chain was given."""
+    """Entries before it in the chain are returned."""
     number = file.offsets[place] // 100
     file.change(number, field, value)
     found = []

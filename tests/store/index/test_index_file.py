@@ -1,4 +1,4 @@
-"""Index: messages by key, across files, between times, whatever a crash left in the slots."""
+"""Index: messages by key, across files, within a time range, with slots as a crash may leave them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOR_EVER = 0x7FFFFFFFFFFFFFFF
 
 
 class Written:
-    """An index written by hand: entry n of all is the record at n * 100, stored n seconds after the begin."""
+    """An index written by hand: entry n is the record at n * 100, stored n seconds after the begin."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -32,7 +32,7 @@ class Written:
         return self.directory / f"{20260101000000000 + number}"
 
     def write(self, number, keys, first):
-        """Write a file with entries for *keys*, the first of which is entry *first* of all."""
+        """Write a file with entries for *keys*; the first one is entry *first* overall."""
         files = Files()
         path = self.path(number)
         if not path.exists():
@@ -63,7 +63,7 @@ def written(tmp_path):
 
 
 def test_newest_come_first_across_files(written):
-    """As many as are asked for."""
+    """Up to the requested number."""
     assert written.query("a") == [24, 23, 22, 21, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0]
     assert written.query("a", 7) == [24, 23, 22, 21, 20, 18, 16]
     assert written.query("b", 2) == [19, 17]
@@ -72,7 +72,7 @@ def test_newest_come_first_across_files(written):
 
 
 def test_an_index_without_files_finds_nothing(tmp_path):
-    """Nor one whose directory is absent."""
+    """The same holds for an absent directory."""
     assert (
         Index(tmp_path / "absent", SLOTS, ENTRIES, OpenFiles())
         .query(key_hash("t", "a"), 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
@@ -84,7 +84,7 @@ def test_an_index_without_files_finds_nothing(tmp_path):
 
 
 def test_what_lies_at_or_behind_the_progress_is_not_there_yet(written):
-    """Though an entry leads to it."""
+    """Even if an entry refers to it."""
     assert written.query("a", progress=2300) == [22, 21, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0]
 
 
@@ -95,7 +95,7 @@ def test_a_hash_is_no_key(written):
 
 
 def test_times_bound_the_answer_to_the_second(written):
-    """Both included."""
+    """Both bounds are inclusive."""
     assert written.query("a", begin=BEGIN_MS + 10_000, end=BEGIN_MS + 21_000) == [21, 20, 18, 16, 14, 12, 10]
     assert written.query("b", begin=BEGIN_MS + 20_000) == []
 
@@ -105,12 +105,12 @@ def test_times_bound_the_answer_to_the_second(written):
     [(0, 9, False), (0, 10, True), (0, 15, True), (12, 15, True), (20, 30, True), (21, 30, False), (0, 30, True)],
 )
 def test_a_file_is_looked_into_if_it_may_hold_something(begin, end, expected):
-    """Its own times being 10 to 20; a RocketMQ leaves out one that holds exactly what is asked for's middle."""
+    """Its own range is 10 to 20; RocketMQ skips a file that lies strictly inside the requested range."""
     assert overlaps(begin, end, 10, 20) is expected
 
 
 def test_a_file_without_an_entry_is_passed_over(written):
-    """It was just made; what comes into it later is found."""
+    """It was just created; later entries are found."""
     Files().create(written.path(3), index_file_size(SLOTS, ENTRIES))
     assert written.query("a", 1) == [24]
     assert read_header(written.path(3)).index_count == 1
@@ -119,7 +119,7 @@ def test_a_file_without_an_entry_is_passed_over(written):
 
 
 def test_files_that_are_no_index_are_left_alone(written):
-    """Names are digits and give the order. Listing does not block on a named pipe."""
+    """Names are digits and define the order. Listing does not block on a named pipe."""
     (written.directory / "notes.txt").write_text("x")
     (written.directory / "٣").write_text("x")
     (written.directory / "30000101000000001").mkdir()
@@ -128,7 +128,7 @@ def test_files_that_are_no_index_are_left_alone(written):
 
 
 def test_a_chain_that_does_not_lead_back_is_damage(written):
-    """It is not followed in a circle, nor taken for the end of the messages with this key."""
+    """It is neither followed in a circle, nor treated as the end of the key's messages."""
     data = bytearray(written.path(2).read_bytes())
     at = HEADER.size + SLOT.size * SLOTS + ENTRY.size * 3
     code, offset, seconds, _ = ENTRY.unpack_from(data, at)
@@ -140,7 +140,7 @@ def test_a_chain_that_does_not_lead_back_is_damage(written):
 
 
 def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
-    """The file was cut short, and what it held is unknown."""
+    """The file was cut short, and its content is unknown."""
     with written.path(2).open("r+b") as file:
         file.truncate(HEADER.size + SLOT.size * SLOTS + ENTRY.size * 3)
     with pytest.raises(DamagedStore, match="cut short") as caught:
@@ -150,7 +150,7 @@ def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
 
 
 def test_how_far_the_newest_file_goes_is_told(written):
-    """As RocketMQ tells its clients."""
+    """RocketMQ reports it to its clients, too."""
     found = written.index.query(key_hash("t", "a"), 1, 0, FOR_EVER, FOR_EVER, lambda _: True)
     assert (found.last_update_offset, found.last_update_timestamp) == (2400, BEGIN_MS + 24_000)
 
@@ -173,7 +173,7 @@ def hash_of(text):
     ("field", "value"), [(0, BEGIN_MS + 10**6), (0, -1), (1, BEGIN_MS + 20_000), (2, 1900), (3, 2500)]
 )
 def test_a_header_whose_times_leave_something_out_is_compared_first(written, field, value):
-    """With its first and last entry, and with the log; else a changed one would hide whole files."""
+    """With its first and last entry, and with the log; otherwise a changed header would hide whole files."""
     times = {100 * n: BEGIN_MS + 1000 * n for n in range(25)}
     data = bytearray(written.path(2).read_bytes())
     fields = list(HEADER.unpack_from(data, 0))
@@ -187,7 +187,7 @@ def test_a_header_whose_times_leave_something_out_is_compared_first(written, fie
 
 
 def test_a_header_that_denies_an_entry_is_named(written):
-    """A file that was just made has no slot in use."""
+    """A new file has no slot in use."""
     data = bytearray(written.path(2).read_bytes())
     data[36:40] = bytes(4)
     written.path(2).write_bytes(data)
@@ -197,7 +197,7 @@ def test_a_header_that_denies_an_entry_is_named(written):
 
 
 def test_what_contradicts_itself_is_looked_at_again(written, monkeypatch):
-    """Beside a live builder the parts of a file may be of different moments."""
+    """Beside a live builder the parts of a file may be from different moments."""
     search, times = Index.search, []
 
     def first_is_torn(*arguments):

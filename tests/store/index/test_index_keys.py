@@ -1,4 +1,4 @@
-"""Keys of a batch: the parts of texts that spaces separate."""
+"""Keys of a batch: the space-separated parts of texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reput.store.log.log_scan import ROW_DTYPE
 
 
 def test_runs_fall_into_the_parts_between_their_spaces():
-    """Several spaces, ones at the ends, ones between the runs, and runs of nothing else."""
+    """Several spaces, spaces at the ends, spaces between the runs, and runs of only spaces."""
     choose = random.Random(3)
     texts = bytes(choose.choices(b"ab ", k=4000))
     bounds = sorted(choose.sample(range(len(texts)), 600))
@@ -29,13 +29,13 @@ def test_runs_fall_into_the_parts_between_their_spaces():
 
 
 def test_runs_without_spaces_stay_as_they_are():
-    """As of records with one key each."""
+    """For example of records with one key each."""
     row, begin, end = np.array([0, 3]), np.array([1, 4]), np.array([3, 6])
     assert [column.tolist() for column in split_at_spaces(b" ab cd ", row, begin, end)] == [[0, 3], [1, 4], [3, 6]]
 
 
 def test_tags_come_behind_the_keys_of_their_record():
-    """Under ``topic#T#tags``, also where other texts lie between, and only if they are asked for."""
+    """Under ``topic#T#tags``, even with other texts in between, and only if requested."""
     records = [("u1", "k1 k2", "", "", "paid"), ("", "k3", "a,b\x021,2", "P\x01v\x02", "ä😀"), ("u3", "", "", "", "")]
     rows = np.zeros(len(records), ROW_DTYPE)
     for row, record in zip(rows, records, strict=True):

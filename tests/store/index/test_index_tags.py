@@ -1,4 +1,4 @@
-"""Which stores have an index with tags, as the bytes of the index show."""
+"""Stores whose index has tags, recognised by the index's bytes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SIZES = SETTINGS.max_hash_slot_num, SETTINGS.max_index_num
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_the_index_shows_whether_it_has_tags(golden_read_only, name):
-    """RocketMQ 5.5.0 enters them, older versions do not; where no message has tags, nothing shows it."""
+    """RocketMQ 5.5.0 enters them, older versions do not; without tagged messages, it cannot be recognised."""
     store = golden_read_only(name) / "store"
     shown = shown_index_tags(store, *SIZES)
     assert shown is True if name.endswith("5.5") else not shown
 
 
 def test_only_newer_records_count(golden_read_only):
-    """What a version entered before another one took its turn says nothing of the other."""
+    """Entries of an earlier version say nothing about the current one."""
     store = golden_read_only("basic-5.5") / "store"
     assert shown_index_tags(store, *SIZES, begin=1 << 40) is None
 
 
 def test_a_store_without_tagged_messages_shows_it_by_a_folder(golden):
-    """RocketMQ makes rocksdbstore/ since the version that enters tags."""
+    """RocketMQ creates rocksdbstore/ since the version that enters tags."""
     store = golden("basic-5.5") / "store"
     shutil.rmtree(store / "index")
     assert shown_index_tags(store, *SIZES) is True
@@ -38,5 +38,5 @@ def test_a_store_without_tagged_messages_shows_it_by_a_folder(golden):
 
 
 def test_a_directory_without_a_log_shows_nothing(tmp_path):
-    """Nor does an absent one."""
+    """Neither does an absent one."""
     assert shown_index_tags(tmp_path / "absent", *SIZES) is None

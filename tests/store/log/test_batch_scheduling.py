@@ -1,4 +1,4 @@
-"""Threads that wait for one force, and how they get a processor."""
+"""Threads that wait for one force, and their scheduling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LIMIT_S = 60.0
 
 @pytest.fixture
 def in_thread() -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Call something in a thread that ends with the test."""
+    """Call functions in a thread that ends with the test."""
     with ThreadPoolExecutor(1) as threads:
         yield lambda work: threads.submit(work).result(LIMIT_S)
 
 
 @pytest.fixture
 def policies_may_change(in_thread) -> None:
-    """Only where the system lets a thread change its scheduling policy; a container may forbid that."""
+    """Only if the system lets a thread change its scheduling policy; a container may forbid that."""
 
     def change() -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -38,7 +38,7 @@ def policies_may_change(in_thread) -> None:
 
 @pytest.mark.usefixtures("policies_may_change")
 def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
-    """With a few less nothing changes, and once it waits nearly alone it is as it was."""
+    """With slightly fewer waiting threads nothing changes, and once it waits almost alone, it is reset."""
     scheduling = BatchScheduling()
 
     def policies() -> list[int]:
@@ -55,7 +55,7 @@ def test_a_thread_is_one_of_a_batch_while_it_waits_with_many(in_thread):
 
 @pytest.mark.usefixtures("policies_may_change")
 def test_a_policy_that_somebody_has_set_is_left_alone(in_thread):
-    """Before there are many waiting threads, or among them."""
+    """Whether it was set before the waits or during them."""
 
     def policies(own: int, before: int) -> list[int]:
         scheduling = BatchScheduling()
@@ -73,7 +73,7 @@ def test_a_policy_that_somebody_has_set_is_left_alone(in_thread):
 
 
 def test_a_system_that_refuses_is_asked_once(in_thread, monkeypatch):
-    """In a container that forbids it threads are as they were."""
+    """In a container that forbids it, threads keep their policy."""
     asked = []
 
     def refuse(*arguments: object) -> None:
@@ -95,7 +95,7 @@ def test_a_system_that_refuses_is_asked_once(in_thread, monkeypatch):
 
 @pytest.mark.usefixtures("policies_may_change")
 def test_those_who_wait_for_a_force_are_a_crowd():
-    """Whoever comes last finds the others waiting."""
+    """A later thread counts the waiting ones."""
     group = WakeupChain(lambda: None)
 
     def wait() -> int:

@@ -1,4 +1,4 @@
-"""The end of the log, when somebody else's hands are in its directory."""
+"""The end of the log, if other programs change its directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_segment_made_ahead_and_removed_is_made_again(tmp_path):
 
 
 def test_a_segment_made_ahead_and_removed_is_not_missed_at_the_end(tmp_path):
-    """Closing has nothing to take away then."""
+    """Then closing has nothing to remove."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"x"))
     (tmp_path / "store" / "commitlog" / f"{SEGMENT_SIZE:020}").unlink()
@@ -35,7 +35,7 @@ def test_a_segment_made_ahead_and_removed_is_not_missed_at_the_end(tmp_path):
 
 
 def test_a_removed_segment_is_no_durable_one(tmp_path):
-    """What was written to a file that is gone is not promised to anybody."""
+    """Writes to a removed file are not confirmed."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"x"))
     (tmp_path / "store" / "commitlog" / f"{0:020}").unlink()
@@ -47,18 +47,18 @@ def test_a_removed_segment_is_no_durable_one(tmp_path):
 
 
 def test_the_helper_never_makes_the_segment_that_a_roll_is_going_to(tmp_path):
-    """It may look in the middle of a roll; each segment is still made once, and each record lies at its own offset."""
+    """It may run in the middle of a roll; each segment is still created once, and each record has its own offset."""
     opened = open_store(tmp_path / "store")
     log = opened.commit_log
     reserve = log.reserve
     helpers = []
 
     def reserve_while_the_helper_looks(segment, until):
-        # The blank of the current segment is reserved in the middle of a roll.
+        # In the middle of a roll, the blank of the current segment is reserved.
         if segment is log.current and until % 1500 and threading.current_thread() is threading.main_thread():
             helpers.append(threading.Thread(target=log.prepare, args=(log.appended,)))
             helpers[-1].start()
-            # It is through, or waits for the roll to end.
+            # It has finished, or waits for the end of the roll.
             helpers[-1].join(0.05)
         reserve(segment, until)
 
@@ -76,7 +76,7 @@ def test_the_helper_never_makes_the_segment_that_a_roll_is_going_to(tmp_path):
 
 
 class LockedMapping(UnforcedMapping):
-    """A mapping that tells what is asked of it; *refusal*: errno of locking it, 0: it is locked."""
+    """A mapping that records its calls; *refusal*: errno of locking it, 0: locking succeeds."""
 
     asked: list[tuple[str, int]]
     refusal = 0
@@ -100,7 +100,7 @@ class LockedMapping(UnforcedMapping):
 
 
 class LockedFiles(UnforcedFiles):
-    """Files whose mappings tell what is asked of them, by the begin of the segment."""
+    """Files whose mappings record their calls, by the begin of the segment."""
 
     def __init__(self, refusal: int = 0) -> None:
         self.asked: dict[int, list[tuple[str, int]]] = {}
@@ -115,7 +115,7 @@ class LockedFiles(UnforcedFiles):
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_segment_is_warmed_up_before_it_is_used(tmp_path, flush_disk_type):
-    """All of it is reserved, in memory and locked; with SYNC_FLUSH it is forced on the way."""
+    """All of it is reserved, in memory and locked; with SYNC_FLUSH it is also forced."""
     files = LockedFiles()
     opened = open_store(
         tmp_path / "store",
@@ -134,7 +134,7 @@ def test_a_segment_is_warmed_up_before_it_is_used(tmp_path, flush_disk_type):
 
 
 def test_a_segment_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
-    """It is said, with what to raise."""
+    """It is logged, with the limit to raise."""
     opened = open_store(tmp_path / "store", files=LockedFiles(errno.ENOMEM), warm_maped_file_enable=True)
     opened.put(Message("orders", b"x"))
     opened.close(views_complete=False)
@@ -143,14 +143,14 @@ def test_a_segment_that_cannot_be_locked_is_used_all_the_same(tmp_path, caplog):
 
 
 def test_a_store_is_not_warmed_up_by_itself(tmp_path):
-    """A new one takes little of the disk and of memory."""
+    """A new store uses little disk and memory."""
     files = LockedFiles()
     open_store(tmp_path / "store", files=files).close(views_complete=False)
     assert ("lock", 0) not in files.asked[SEGMENT_SIZE]
 
 
 def test_room_that_another_thread_reserves_meanwhile_is_not_asked_for_again(tmp_path):
-    """The generous step finds a full disk, and by then the helper has reserved what the put needs."""
+    """The larger step finds a full disk, but by then the helper has reserved enough for the put."""
     log = CommitLog(tmp_path, 1 << 20, 0, Files())
     try:
         segment = log.current

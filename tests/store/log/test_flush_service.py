@@ -20,14 +20,14 @@ TIMEOUT = 60.0
 
 
 class Listener(Publisher):
-    """A publisher that remembers what it was told to be durable."""
+    """A publisher that records durable offsets."""
 
     def __init__(self) -> None:
         self.offset = 0
         self.told = threading.Condition()
 
     def durable(self, offset: int) -> None:
-        """Remember the offset."""
+        """Record the offset."""
         with self.told:
             self.offset = offset
             self.told.notify_all()
@@ -40,7 +40,7 @@ class Listener(Publisher):
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[MessageStore]:
-    """A writer whose flusher looks often, and has no reason of its own to force a single record."""
+    """A writer whose flusher checks often, and would not force a single record by itself."""
     settings = Settings(
         mapped_file_size_commit_log=1 << 16,
         flush_interval_commit_log=5,
@@ -52,7 +52,7 @@ def writer(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def test_a_reader_of_durable_bytes_gets_each_record_soon(writer):
-    """While somebody is shown only what is durable, a record is forced although it fills no page."""
+    """While a reader waits for durable bytes, a record is forced although it fills no page."""
     listener = Listener()
     writer.attach(listener, needs_properties=False, reads_durable=True)
     result = writer.put(Message("orders", b"one"))
@@ -60,7 +60,7 @@ def test_a_reader_of_durable_bytes_gets_each_record_soon(writer):
 
 
 def test_a_reader_that_waits_for_durable_bytes_does_not_wait_for_the_flusher_s_time(tmp_path):
-    """It asks, and what was appended before is forced; also when it asks again at once."""
+    """It requests a force for the records appended before; also if it requests again at once."""
     store = MessageStore(
         tmp_path / "store", Settings(mapped_file_size_commit_log=1 << 16, flush_interval_commit_log=3_600_000)
     )
@@ -82,7 +82,7 @@ def test_whole_pages_are_forced_without_being_asked_for(writer):
 
 
 def test_a_full_segment_is_forced_without_being_asked_for(writer):
-    """What was left behind never changes again."""
+    """The completed segment never changes again."""
     listener = Listener()
     writer.attach(listener, needs_properties=False)
     writer.put(Message("orders", bytes(60_000)))
@@ -103,7 +103,7 @@ def synchronous(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def test_threads_share_forces_and_return_only_when_their_message_is_on_disk(synchronous):
-    """Sixteen threads; forces are counted, and each put looks at what is durable when it returns."""
+    """Sixteen threads; forces are counted, and each put checks the durable offset when it returns."""
     forces: list[int] = []
     flush = synchronous.commit_log.flush
 
@@ -128,7 +128,7 @@ def test_threads_share_forces_and_return_only_when_their_message_is_on_disk(sync
 
 
 def test_a_failed_force_refuses_all_who_wait_for_it_and_who_come_later(synchronous):
-    """Nobody waits for ever, and nobody is told that his message is safe."""
+    """No put waits for ever, and none is confirmed."""
     begun = threading.Event()
     fail = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_failed_force_refuses_all_who_wait_for_it_and_who_come_later(synchrono
 
 
 def test_a_put_whose_disk_does_not_answer_in_time_says_so(tmp_path):
-    """The message is there, and becomes durable once the disk answers."""
+    """The message is stored, and becomes durable once the disk answers."""
     settings = Settings(mapped_file_size_commit_log=1 << 16, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20)
     store = MessageStore(tmp_path / "store", settings)
     answer = threading.Event()
@@ -174,7 +174,7 @@ def test_a_put_whose_disk_does_not_answer_in_time_says_so(tmp_path):
 
 
 def test_a_store_that_is_closed_refuses_who_waits_for_what_it_has_not(synchronous):
-    """The flusher has ended; nobody will force anything."""
+    """The flusher has ended; there will be no more forces."""
     synchronous.put(Message("orders", b"x"))
     synchronous.stop_puts()
     assert synchronous.durability.flush_service.wait_durable(synchronous.appended, TIMEOUT)
@@ -183,7 +183,7 @@ def test_a_store_that_is_closed_refuses_who_waits_for_what_it_has_not(synchronou
 
 
 def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
-    """Unless the flusher is at another one for longer than one has patience."""
+    """Unless another force takes longer than the caller's time limit."""
     begun = threading.Event()
     answer = threading.Event()
     write_forced = synchronous.commit_log.current.mapping.write_forced
@@ -205,7 +205,7 @@ def test_a_force_that_is_asked_for_has_begun_when_that_returns(synchronous):
 
 
 def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
-    """It is not tried again; who comes is refused at once, however often somebody asks for a flush."""
+    """It is not tried again; later puts are refused at once, however often a flush is requested."""
 
     def refuse(data: bytes, at: int) -> None:
         raise OSError(5, "Input/output error")
@@ -220,7 +220,7 @@ def test_a_flush_after_a_failed_one_leaves_nobody_waiting(synchronous):
 
 
 def test_threads_behind_one_that_does_not_get_on_are_let_go_all_the_same(synchronous):
-    """One that was let go, and lets nobody go: somebody computes, and keeps the interpreter to himself."""
+    """One thread was woken but does not wake the next: another one computes and holds the interpreter."""
     flush, gate = synchronous.commit_log.flush, threading.Event()
 
     def gated() -> int:

@@ -1,4 +1,4 @@
-"""With SYNC_FLUSH what is put is gathered in memory, and written by the force that it waits for."""
+"""With SYNC_FLUSH, puts are gathered in memory, and written by the force that they wait for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOUR_MS = 3_600_000
 
 
 def open_store(directory: Path, **settings: object) -> MessageStore:
-    """Open a store whose flusher comes when somebody waits, and at no other time."""
+    """Open a store whose flusher runs only when a put waits."""
     return open_small(
         directory,
         **{
@@ -53,7 +53,7 @@ def open_store(directory: Path, **settings: object) -> MessageStore:
 
 
 def test_what_is_put_is_in_the_file_once_it_is_forced(tmp_path):
-    """And not before: whoever is killed then has promised nothing."""
+    """Not before: if the process is killed then, no put was confirmed."""
     opened = open_store(tmp_path / "store")
     end = opened.appender.append(Message("orders", b"one")).next_commit_log_offset
     assert (opened.appended, opened.committed, opened.durable) == (end, 0, 0)
@@ -65,7 +65,7 @@ def test_what_is_put_is_in_the_file_once_it_is_forced(tmp_path):
 
 
 def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
-    """By the offset at which it was put; once it is forced, the file has it."""
+    """By the offset of the put; once forced, it is in the file."""
     opened = open_store(tmp_path / "store")
     results = [opened.appender.append(Message("orders", body)) for body in (b"one", b"two")]
     found = [opened.appender.peek(result.commit_log_offset) for result in results]
@@ -76,7 +76,7 @@ def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
 
 
 def test_a_force_writes_a_group_with_one_call_for_each_segment(tmp_path, monkeypatch):
-    """However many records there are; the blank of a segment is written with its last ones."""
+    """However many records there are; a segment's blank is written with its last records."""
     written: list[tuple[int, int]] = []
     write = Mapping.write
 
@@ -84,7 +84,7 @@ def test_a_force_writes_a_group_with_one_call_for_each_segment(tmp_path, monkeyp
         written.append((at, len(data)))
         write(mapping, data, at)
 
-    # What this disk does for a forced write.
+    # A forced write on this disk.
     monkeypatch.setattr(UnforcedMapping, "write", note)
     opened = open_store(tmp_path / "store")
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_the_log_has_the_bytes_that_it_has_with_asynchronous_flush(tmp_path):
 
 
 def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch):
-    """A disk that is slower than the puts does not fill the memory."""
+    """Memory does not fill up if the disk is slower than the puts."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", SEGMENT_SIZE)
     opened = open_store(tmp_path / "store")
     for _ in range(20):
@@ -130,7 +130,7 @@ def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch
 
 
 def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path, monkeypatch):
-    """A put that does has the put lock, and the others would not be told in time that the disk takes too long."""
+    """A put that waits holds the put lock, and other puts could not time out."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
     opened = open_store(tmp_path / "store", sync_flush_timeout=60_000)
     mapping, begun, answer = opened.commit_log.current.mapping, threading.Event(), threading.Event()
@@ -157,7 +157,7 @@ def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path
 
 
 def test_a_killed_writer_loses_what_nobody_was_told_of(tmp_path):
-    """The log ends where it was forced; the next message has the offset of the first that is gone."""
+    """The log ends where it was forced; the next message gets the offset of the first lost one."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"forced"))
     opened.appender.append(Message("orders", b"lost"))
@@ -170,7 +170,7 @@ def test_a_killed_writer_loses_what_nobody_was_told_of(tmp_path):
 
 @pytest.mark.parametrize("comes", ["before", "behind"])
 def test_a_force_that_is_interrupted_is_done_again_whole(tmp_path, comes):
-    """Whether Ctrl-C comes before or behind what the system does: no byte goes elsewhere, and none is missing."""
+    """Whether Ctrl-C comes before or after the system call: no byte is misplaced or missing."""
     opened = open_store(tmp_path / "store")
     for number in range(9):
         opened.appender.append(message_of_size(SEGMENT_SIZE // 4 - number))
@@ -194,7 +194,7 @@ def test_a_force_that_is_interrupted_is_done_again_whole(tmp_path, comes):
 
 
 class UnwritableMapping(UnforcedMapping):
-    """A file that the disk writes a part to, and then refuses."""
+    """A file to which the disk writes a part, and then fails."""
 
     def write(self, data: memoryview, at: int) -> None:
         super().write(data[: len(data) // 2], at)
@@ -209,7 +209,7 @@ class UnwritableFiles(UnforcedFiles):
 
 
 def test_a_write_that_the_disk_refuses_fails_every_put_that_waits(tmp_path):
-    """Each says why; the store takes nothing more, and what was half written is no record."""
+    """Each error has the reason; the store refuses further puts, and the half-written data is not a record."""
     opened = open_store(tmp_path / "store", files=UnwritableFiles())
     reasons: list[str] = []
 
@@ -238,7 +238,7 @@ def test_a_write_that_the_disk_refuses_fails_every_put_that_waits(tmp_path):
 
 
 class NoThread(Threads):
-    """Nobody works beside the test."""
+    """No thread works beside the test."""
 
     def start(
         self, name: str, target: Callable[[], None], end_waits: Callable[[str], None] | None = None
@@ -253,7 +253,7 @@ class NoThread(Threads):
 
 
 class CtrlC:
-    """Raises KeyboardInterrupt behind one call of those that the log makes; that is where Python looks for it."""
+    """Raises KeyboardInterrupt after one of the log's calls, where Python checks for signals."""
 
     def __init__(self, call: int) -> None:
         self.calls_left = call
@@ -266,7 +266,7 @@ class CtrlC:
                 raise KeyboardInterrupt
 
     def interrupts(self, act: Callable[[], object]) -> bool:
-        """Do *act*; return whether it was interrupted."""
+        """Call *act*; return whether it was interrupted."""
         sys.setprofile(self)
         try:
             act()
@@ -278,12 +278,12 @@ class CtrlC:
 
 
 def piece(number: int, size: int) -> bytes:
-    """Return what a log takes for a record."""
+    """Return a piece of data in place of a record."""
     return size.to_bytes(4, "big") + number.to_bytes(4, "big") * (size // 4 - 1)
 
 
 def put(log: GroupCommitLog, data: bytes) -> None:
-    """Do what a put does with the log."""
+    """Do the log's part of a put."""
     log.room(len(data))
     log.append(data)
 
@@ -301,8 +301,7 @@ def written_pieces(data: bytes, end: int) -> list[int]:
 
 
 def test_ctrl_c_in_a_put_takes_no_other_message(tmp_path, monkeypatch):
-    """Wherever it falls, also as a put rolls, or forces what was gathered: what was appended is written all the same,
-    where it belongs."""
+    """Wherever it comes, also in a roll or a force of gathered data: all appended data is written at its place."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
     call, interrupted = 0, True
     while interrupted:
@@ -327,7 +326,7 @@ def test_ctrl_c_in_a_put_takes_no_other_message(tmp_path, monkeypatch):
 
 
 def test_a_force_without_memory_fails_as_one_that_the_disk_refuses(tmp_path):
-    """The flusher lives on, and whoever waits is told."""
+    """The flusher continues, and waiting puts get the error."""
     opened = open_store(tmp_path / "store")
     log = opened.commit_log
     assert isinstance(log, GroupCommitLog)
@@ -339,14 +338,14 @@ def test_a_force_without_memory_fails_as_one_that_the_disk_refuses(tmp_path):
 
 
 class NoMemory(dict[int, bytes]):
-    """Nothing can be taken out of it."""
+    """Nothing can be removed from it."""
 
     def __getitem__(self, begin: int) -> bytes:
         raise MemoryError
 
 
 def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
-    """There is no second copy of all of it in memory; each part follows the one before."""
+    """They are not copied as a whole; the parts follow each other."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
     written: list[tuple[int, int]] = []
     write = Mapping.write
@@ -365,7 +364,7 @@ def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
 
 
 class Listener(Publisher):
-    """Remembers what it was told."""
+    """Records its notifications."""
 
     def __init__(self) -> None:
         self.end = self.offset = 0
@@ -378,12 +377,12 @@ class Listener(Publisher):
 
 
 def test_what_a_put_has_forced_is_told_though_nothing_is_left_to_force(tmp_path):
-    """The put itself may have come to nothing since. And whoever waits is not told before the dispatchers are."""
+    """The put itself may have failed since. Waiting puts are notified only after the dispatchers."""
     opened = open_store(tmp_path / "store")
     listener, told = Listener(), []
     opened.attach(listener, needs_properties=False)
     end = opened.appender.append(Message("orders", b"x")).next_commit_log_offset
-    # As a put does that finds much.
+    # Like a put that finds much gathered data.
     assert opened.commit_log.flush() == end
     opened.call_when_durable(end, lambda: told.append(listener.end))
     wait_until(lambda: told)
@@ -393,7 +392,7 @@ def test_what_a_put_has_forced_is_told_though_nothing_is_left_to_force(tmp_path)
 
 
 def test_a_put_that_cannot_force_what_was_gathered_says_that_the_store_takes_no_writes(tmp_path, monkeypatch):
-    """As a put does that waits for the force."""
+    """Like a put that waits for the force."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 100)
     opened = open_store(tmp_path / "store", files=UnwritableFiles())
     opened.appender.append(message_of_size(SEGMENT_SIZE // 2))
@@ -406,7 +405,7 @@ def test_a_put_that_cannot_force_what_was_gathered_says_that_the_store_takes_no_
 
 
 def test_what_a_full_disk_leaves_of_a_batch_is_on_disk_when_that_is_said(tmp_path):
-    """So it is there after a kill."""
+    """So it exists after a kill."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files)
     files.reserve_until = 0

@@ -1,4 +1,4 @@
-"""Scans: the log in bulk, as the requests that dispatchers get."""
+"""Scans: bulk reads of the log as requests for dispatchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from written_log import START_MS, WrittenLog
 
 
 def scan_all(scan, until, size_max=4 << 20, begin=None):
-    """Return all requests up to *until*, and where each scan ended."""
+    """Return all requests up to *until*, and the end of each scan."""
     at = scan.offset_min if begin is None else begin
     requests, ends = [], []
     while at < until:
@@ -50,7 +50,7 @@ def scan(log):
 @pytest.mark.parametrize("name", CLEAN_SETS)
 @pytest.mark.parametrize("size_max", [4 << 20, 5000, 1])
 def test_a_real_log_gives_the_requests_of_its_listing(golden_read_only, golden_listing, golden_about, name, size_max):
-    """However many records are taken at a time."""
+    """However many records are read at a time."""
     scan = LogScan(golden_read_only(name) / "store")
     requests, _ = scan_all(scan, golden_about(name)["maxOffsetOfRealStore"], size_max)
     scan.close()
@@ -74,7 +74,7 @@ def test_a_real_log_gives_the_requests_of_its_listing(golden_read_only, golden_l
 
 
 def test_a_scan_stops_at_its_bound(log, scan):
-    """Never beyond *until*, also where a record would fit the size."""
+    """Never beyond *until*, even if a record would fit the size."""
     until = log.offsets[5]
     requests, ends = scan_all(scan, until)
     assert [request.commit_log_offset for request in requests] == log.offsets[:5]
@@ -83,7 +83,7 @@ def test_a_scan_stops_at_its_bound(log, scan):
 
 
 def test_a_small_scan_takes_one_record_at_least(log, scan):
-    """However small the size asked for."""
+    """However small the requested size."""
     found = scan.scan(0, log.end, 10)
     assert len(found.columns) == 1
     assert found.store_timestamp == START_MS
@@ -98,14 +98,14 @@ def test_blanks_are_passed_over(log, scan):
 
 
 def test_a_scan_may_begin_where_any_record_begins(log, scan):
-    """Readers come back with offsets of their own."""
+    """Readers come back with their own offsets."""
     for number, offset in enumerate(log.offsets):
         requests, _ = scan_all(scan, log.end, begin=offset)
         assert [request.commit_log_offset for request in requests] == log.offsets[number:]
 
 
 def test_an_offset_that_the_log_does_not_have_is_an_error(scan, log):
-    """Before its first byte, behind its last, or where a segment is missing."""
+    """Before its first byte, beyond its last, or in a missing segment."""
     with pytest.raises(OffsetOutOfRange, match="commit_log_offset=1000000"):
         scan.scan(1_000_000, 2_000_000)
     (log.store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
@@ -117,7 +117,7 @@ def test_an_offset_that_the_log_does_not_have_is_an_error(scan, log):
 
 
 def test_an_unreadable_byte_is_an_error_that_names_its_offset(log, scan):
-    """The records before it are handed out first."""
+    """The records before it are returned first."""
     overwrite(log.store, log.offsets[2] + 4, b"????")
     assert len(scan.scan(0, log.end).columns) == 2
     with pytest.raises(DamagedStore, match=f"commit_log_offset={log.offsets[2]}"):
@@ -125,7 +125,7 @@ def test_an_unreadable_byte_is_an_error_that_names_its_offset(log, scan):
 
 
 def test_a_body_that_is_not_what_was_written_is_an_error_where_that_is_looked_at(log, scan):
-    """Only whoever builds a view anew pays for the looking."""
+    """Only readers that rebuild a view pay for the check."""
     overwrite(log.store, log.offsets[2] + 88 + 450, b"?")
     assert len(scan.scan(0, log.end).columns) > 2
     verifying = LogScan(log.store, verify=True)
@@ -136,7 +136,7 @@ def test_a_body_that_is_not_what_was_written_is_an_error_where_that_is_looked_at
 
 
 def test_what_the_disk_cannot_read_is_an_error_that_names_the_place(log, scan, monkeypatch):
-    """And the file."""
+    """It also names the file."""
 
     def failing(descriptor: int, size: int, at: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -150,13 +150,13 @@ def test_what_the_disk_cannot_read_is_an_error_that_names_the_place(log, scan, m
 
 
 def test_a_bound_inside_of_a_record_is_an_error(log, scan):
-    """Somebody was wrong about where the log ends."""
+    """The caller's end of the log is wrong."""
     with pytest.raises(DamagedStore, match="ends inside of a record"):
         scan.scan(log.offsets[1], log.offsets[1] + 500)
 
 
 def test_damage_that_was_accepted_is_passed_over(log):
-    """The scan goes on behind it."""
+    """The scan continues after it."""
     overwrite(log.store, log.offsets[2], bytes(log.offsets[3] - log.offsets[2]))
     scan = LogScan(log.store, passed_over=[(log.offsets[2], log.offsets[3])])
     requests, _ = scan_all(scan, log.end)
@@ -165,7 +165,7 @@ def test_damage_that_was_accepted_is_passed_over(log):
 
 
 def test_one_record_is_read_whole(log, scan):
-    """Body included."""
+    """Including its body."""
     record = scan.read(log.offsets[4], log.offsets[5] - log.offsets[4])
     assert (record.commit_log_offset, record.body) == (log.offsets[4], b"x" * 900)
 
@@ -191,7 +191,7 @@ def test_one_record_is_read_whole(log, scan):
     ],
 )
 def test_properties_are_picked_out_as_rocketmq_reads_them(tmp_path, properties, keys, uniq_key, code):
-    """Also in the middle of others."""
+    """Even between other properties."""
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
     for text in (b"TAGS\x01before\x02", properties, b"KEYS\x01after\x02"):
         log.append(b"", properties=text)
@@ -203,7 +203,7 @@ def test_properties_are_picked_out_as_rocketmq_reads_them(tmp_path, properties, 
 
 
 def test_the_tags_code_of_a_delayed_record_is_its_time(tmp_path):
-    """In the schedule topic only, and only with a level."""
+    """Only in the schedule topic, and only with a level."""
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
     for topic, level in ((b"SCHEDULE_TOPIC_XXXX", b"2"), (b"SCHEDULE_TOPIC_XXXX", b"0"), (b"orders", b"2")):
         log.append(b"", topic=topic, properties=b"TAGS\x01t\x02DELAY\x01" + level + b"\x02", store_timestamp=START_MS)
@@ -214,7 +214,7 @@ def test_the_tags_code_of_a_delayed_record_is_its_time(tmp_path):
 
 
 def test_multi_dispatch_travels_with_the_request(tmp_path):
-    """Names and offsets, where the record has both."""
+    """Names and offsets, if the record has both."""
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
     log.append(b"", properties=b"INNER_MULTI_DISPATCH\x01a,b\x02INNER_MULTI_QUEUE_OFFSET\x013,4\x02KEYS\x01k\x02")
     log.append(b"", properties=b"INNER_MULTI_DISPATCH\x01a,b\x02")

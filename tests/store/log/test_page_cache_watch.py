@@ -1,4 +1,4 @@
-"""A put that is stuck keeps others from queueing up behind it; a lock that is busy does not."""
+"""A stuck put keeps others from queueing up behind it; a busy lock does not."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LIMIT_S = 60.0
 
 
 class Log:
-    """Of a commit log, how far it goes."""
+    """A commit log, represented by its end."""
 
     appended = 0
 
 
 class Ticking(ManualClock):
-    """A clock whose monotonic time goes when it is told to."""
+    """A clock whose monotonic time advances on request."""
 
     seconds = 0.0
 
@@ -32,19 +32,19 @@ class Ticking(ManualClock):
 
 @pytest.fixture
 def watch():
-    """Return a watch with a limit of a second, of a log that stands still."""
+    """Return a watch with a limit of a second, of a log that does not grow."""
     return PageCacheWatch(threading.Lock(), Log(), Ticking(), 1000)
 
 
 def look(watch: PageCacheWatch, seconds: float) -> bool:
-    """Look at a time, and tell whether puts are refused then."""
+    """Check at a given time, and return whether puts are refused then."""
     watch.clock.seconds = seconds
     watch.look()
     return watch.busy
 
 
 def test_a_lock_that_is_held_while_nothing_is_appended_is_stuck(watch):
-    """From the limit on, until it is given back."""
+    """From the limit on, until it is released."""
     watch.put_lock.acquire()
     assert [look(watch, seconds) for seconds in (0.0, 0.9, 1.0, 9.0)] == [False, False, True, True]
     watch.put_lock.release()
@@ -60,7 +60,7 @@ def test_a_lock_that_is_held_by_one_put_after_the_other_is_not(watch):
 
 
 def test_a_free_lock_is_not_stuck_however_long_nothing_is_put(watch):
-    """And whoever takes it then has his time."""
+    """Its next holder then has the full time."""
     assert not look(watch, 0.0)
     assert not look(watch, 100.0)
     watch.put_lock.acquire()
@@ -69,7 +69,7 @@ def test_a_free_lock_is_not_stuck_however_long_nothing_is_put(watch):
 
 
 def test_a_put_is_refused_by_what_it_finds_itself(watch):
-    """Whenever the flusher has looked last: not any more once nobody has the lock, or the log grows."""
+    """Whatever the flusher saw last: puts are accepted once the lock is free or the log grows."""
     watch.put_lock.acquire()
     assert [look(watch, seconds) for seconds in (0.0, 5.0)] == [False, True]
     assert watch.is_stuck()
@@ -81,7 +81,7 @@ def test_a_put_is_refused_by_what_it_finds_itself(watch):
 
 
 def test_a_put_finds_another_one_stuck_while_the_flusher_is_stuck_too(watch):
-    """Nobody looks but puts; whoever comes after a pause in which nothing was put has his time."""
+    """Only puts check; a put after an idle period has the full time."""
     assert not look(watch, 0.0)
     watch.clock.seconds = 100.0
     watch.put_lock.acquire()
@@ -94,7 +94,7 @@ def test_a_put_finds_another_one_stuck_while_the_flusher_is_stuck_too(watch):
 
 
 def test_a_put_succeeds_at_once_when_no_other_waits_any_more(tmp_path):
-    """However late the flusher looks again."""
+    """However late the flusher checks again."""
     store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=3_600_000)
     end = time.monotonic() + LIMIT_S
     with store.appender.put_lock:
@@ -109,7 +109,7 @@ def test_a_put_succeeds_at_once_when_no_other_waits_any_more(tmp_path):
 
 
 def test_puts_are_refused_while_another_one_is_stuck(tmp_path):
-    """Nothing of them is stored, and they succeed as soon as it gets on."""
+    """They store nothing, and succeed as soon as the stuck put continues."""
     store = open_store(tmp_path, os_page_cache_busy_time_out_mills=1, flush_interval_commit_log=1)
     end = time.monotonic() + LIMIT_S
     with store.appender.put_lock:

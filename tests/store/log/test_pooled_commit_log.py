@@ -1,4 +1,4 @@
-"""The transient pool: what is put is in memory first, and nobody else sees it before it is in the file."""
+"""The transient pool: puts go to memory first, and are visible only once they are in the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from small_store import (
 )
 from small_store import open_store as open_small
 
-# The flusher commits what it forces: a segment that is full, for one.
+# Prevents commits: the flusher commits what it forces, for example a full segment.
 NEVER = {
     "commit_interval_commit_log": 3_600_000,
     "commit_commit_log_least_pages": 100,
@@ -39,12 +39,12 @@ NEVER = {
 
 
 def open_store(directory: Path, **settings: object):
-    """Open a store with a pool that commits when it is told to."""
+    """Open a store with a pool that commits on request."""
     return open_small(directory, transient_store_pool_enable=True, **{"files": UnforcedFiles(), **NEVER, **settings})
 
 
 class Told(Publisher):
-    """Keeps what it is told of the log's growth, and of deletions."""
+    """Records notifications of the log's growth and of deletions."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []
@@ -75,7 +75,7 @@ def test_a_message_is_in_the_file_and_told_of_once_it_is_committed(tmp_path):
 
 
 def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
-    """By the offset at which it was put, in whichever segment; once it is committed, the file has it."""
+    """By the offset of the put, in any segment; once committed, it is in the file."""
     opened = open_store(tmp_path / "store")
     results = [opened.appender.append(message_of_size(SEGMENT_SIZE // 3)) for _ in range(4)]
     assert results[-1].commit_log_offset > SEGMENT_SIZE
@@ -92,7 +92,7 @@ def test_the_writer_itself_finds_what_is_in_no_file_yet(tmp_path):
 
 
 def test_a_flush_commits_what_it_forces(tmp_path):
-    """Whoever waits for durable bytes does not wait for the committer first."""
+    """Readers of durable bytes need not wait for the committer first."""
     opened = open_store(tmp_path / "store")
     told = Told()
     opened.attach(told, needs_properties=False)
@@ -104,7 +104,7 @@ def test_a_flush_commits_what_it_forces(tmp_path):
 
 
 def test_enough_pages_or_enough_time_have_it_committed(tmp_path):
-    """As commit_commit_log_least_pages and commit_commit_log_thorough_interval say."""
+    """As set by commit_commit_log_least_pages and commit_commit_log_thorough_interval."""
     opened = open_store(tmp_path / "store", commit_commit_log_least_pages=2, commit_commit_log_thorough_interval=200)
     clock = opened.clock
     clock.monotonic = lambda: seconds
@@ -127,7 +127,7 @@ def test_enough_pages_or_enough_time_have_it_committed(tmp_path):
 
 
 def test_a_killed_writer_loses_what_was_not_committed_and_nothing_else(tmp_path):
-    """The log ends where the files do; the next put goes there."""
+    """The log ends where the files do; the next put continues there."""
     opened = open_store(tmp_path / "store")
     opened.put(Message("orders", b"committed"))
     opened.durability.commit_service.commit()
@@ -141,7 +141,7 @@ def test_a_killed_writer_loses_what_was_not_committed_and_nothing_else(tmp_path)
 
 
 def test_a_close_commits_and_loses_nothing(tmp_path):
-    """Over many segments, and more of them than there are buffers. The log has the bytes that it has without a pool."""
+    """Over more segments than there are buffers. The log has the same bytes as without a pool."""
     for name, pool in (("pooled", True), ("plain", False)):
         opened = open_small(
             tmp_path / name, files=UnforcedFiles(), transient_store_pool_enable=pool, transient_store_pool_size=1
@@ -154,7 +154,7 @@ def test_a_close_commits_and_loses_nothing(tmp_path):
 
 
 def test_a_put_that_finds_no_buffer_commits_to_have_one(tmp_path):
-    """And the pool has as many buffers as it may, however many segments are filled."""
+    """The pool never has more than its number of buffers, however many segments are filled."""
     opened = open_store(tmp_path / "store", transient_store_pool_size=3)
     for _ in range(12):
         opened.put(message_of_size(3000))
@@ -166,7 +166,7 @@ def test_a_put_that_finds_no_buffer_commits_to_have_one(tmp_path):
 
 
 def test_a_put_that_finds_no_buffer_is_refused_where_it_is_to_fail_fast(tmp_path):
-    """Nothing is stored; once something was committed, the same put succeeds."""
+    """Nothing is stored; after a commit the same put succeeds."""
     opened = open_store(tmp_path / "store", transient_store_pool_size=2, fast_fail_if_no_buffer_in_store_pool=True)
     opened.put(message_of_size(3000))
     opened.put(message_of_size(3000))
@@ -179,7 +179,7 @@ def test_a_put_that_finds_no_buffer_is_refused_where_it_is_to_fail_fast(tmp_path
 
 
 def test_a_segment_that_is_made_again_takes_no_second_buffer(tmp_path):
-    """A RocketMQ that is started on a store in use removes the empty one, here after a roll that found no room."""
+    """A RocketMQ that is started on a store in use removes the empty segment, here after a roll on a full disk."""
     files = FailingFiles()
     opened = open_store(tmp_path / "store", files=files, transient_store_pool_size=2)
     opened.put(message_of_size(3000))
@@ -202,14 +202,14 @@ class UnwritableMapping(UnforcedMapping):
 
 
 class UnwritableFiles(UnforcedFiles):
-    """Files that can be mapped and not written."""
+    """Files that can be mapped but not written."""
 
     def map(self, path: Path, size: int) -> Mapping:
         return UnwritableMapping(path, size)
 
 
 def test_a_commit_that_the_disk_refuses_makes_the_store_read_only(tmp_path):
-    """It says why, nobody is told of what was put, and it is not tried again."""
+    """It has the reason, no put is published, and the commit is not retried."""
     opened = open_store(tmp_path / "store", files=UnwritableFiles())
     told = Told()
     opened.attach(told, needs_properties=False)
@@ -226,7 +226,7 @@ def test_a_commit_that_the_disk_refuses_makes_the_store_read_only(tmp_path):
 
 
 def test_a_new_publisher_is_told_of_what_is_put_from_then_on(tmp_path):
-    """What was put before goes to the one before, though it was not committed yet."""
+    """Earlier puts go to the previous publisher, even if they are not committed yet."""
     opened = open_store(tmp_path / "store")
     before, after = Told(), Told()
     opened.attach(before, needs_properties=False)
@@ -248,7 +248,7 @@ def test_there_is_no_pool_with_sync_flush(tmp_path, caplog):
 
 
 def test_a_buffer_that_may_not_be_locked_serves_all_the_same(tmp_path, caplog, monkeypatch):
-    """Who runs it is told."""
+    """The operator gets a log line."""
 
     def refuse(buffer: Buffer) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -262,7 +262,7 @@ def test_a_buffer_that_may_not_be_locked_serves_all_the_same(tmp_path, caplog, m
 
 
 def test_readers_and_views_see_what_is_committed(tmp_path):
-    """A message can be read, in this program and by another process, once it was committed; then the views follow."""
+    """A message can be read, in this and other processes, once it was committed; then the views follow."""
     path = tmp_path / "store"
     with reput.open(path, transient_store_pool_enable=True, mode="inline", **NEVER) as store:
         result = store.put(reput.Message("orders", b"one"))
@@ -280,7 +280,7 @@ def test_readers_and_views_see_what_is_committed(tmp_path):
 
 
 def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
-    """With the defaults that is all but the last fifth of a second."""
+    """With the defaults that is everything except the last fifth of a second."""
     program = (
         "import os, sys, time, reput\n"
         "store = reput.open(sys.argv[1], transient_store_pool_enable=True, mode='inline')\n"
@@ -298,7 +298,7 @@ def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
 
 @pytest.mark.processes
 def test_a_commit_that_the_disk_refuses_leaves_nobody_waiting(tmp_path, monkeypatch):
-    """Dispatchers come and go as before, requests are answered, and the store closes and says why it took no more."""
+    """Dispatchers are added and removed as before, requests are answered, and the store closes with the reason."""
 
     def refuse(mapping, data, at):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -308,7 +308,7 @@ def test_a_commit_that_the_disk_refuses_leaves_nobody_waiting(tmp_path, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(Mapping, "write", refuse)
             store.put(Message("orders", b"lost"))
-            # What the thread that looks after the group does whenever dispatchers have come or gone.
+            # The group's thread does this whenever dispatchers are added or removed.
             store._engine.attach_publisher()
             wait_until(lambda: store._engine.writer.appender.read_only_reason)
         assert [view.view for view in store.rebuild("consume_queue")] == ["consume_queue"]

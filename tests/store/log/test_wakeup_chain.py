@@ -1,4 +1,4 @@
-"""Threads that are let go one after the other."""
+"""Threads that are woken one after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_S = 60.0
 
 
 class WatchedLock:
-    """A lock that knows whether somebody has come to wait before it: only who waits has a limit."""
+    """A lock that knows whether a thread waits for it: only waiting calls have a limit."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -32,24 +32,24 @@ class WatchedLock:
 
 @pytest.fixture(autouse=True)
 def _watched_locks(monkeypatch):
-    """Have every lock of a group be watched."""
+    """Watch every lock of a group."""
     monkeypatch.setattr(wait_group, "threading", SimpleNamespace(Lock=WatchedLock))
 
 
 @pytest.fixture
 def rung():
-    """How often a force was asked for."""
+    """The number of requested forces."""
     return []
 
 
 @pytest.fixture
 def ring(rung):
-    """What asks for it."""
+    """A function that requests a force."""
     return lambda: rung.append(None)
 
 
 def waiters(pool, group, count):
-    """Have so many threads wait for *group*; each has asked for what it had to ask for, and found the group closed."""
+    """Start *count* threads that wait for *group*, after each has made its request and found the group closed."""
     before = len(group.waiting)
     waits = [pool.submit(group.wait, LIMIT_S) for _ in range(count)]
     wait_until(lambda: len(group.waiting) == before + count)
@@ -59,7 +59,7 @@ def waiters(pool, group, count):
 
 
 def test_all_who_wait_are_let_go(ring):
-    """Those who come later do not wait at all."""
+    """Later threads do not wait at all."""
     group = WakeupChain(ring)
     begun = threading.Barrier(9)
 
@@ -76,7 +76,7 @@ def test_all_who_wait_are_let_go(ring):
 
 
 def test_who_waits_too_long_is_told(ring):
-    """The group is still closed, and the others wait on."""
+    """The group is still closed, and the others continue to wait."""
     group = WakeupChain(ring)
     with ThreadPoolExecutor(2) as pool:
         assert not group.wait(0.01)
@@ -87,7 +87,7 @@ def test_who_waits_too_long_is_told(ring):
 
 
 def test_who_is_let_go_as_its_time_ends_lets_the_next_go(ring):
-    """It left without a look at who comes behind it."""
+    """It left without waking the next one."""
     group = WakeupChain(ring)
     with ThreadPoolExecutor(1) as pool:
         late = threading.Lock()
@@ -100,7 +100,7 @@ def test_who_is_let_go_as_its_time_ends_lets_the_next_go(ring):
 
 
 def test_who_comes_too_late_to_wait_has_the_next_force_begin(ring, rung):
-    """Somebody found him among those who are still to be let go, and counts on him for that."""
+    """Another thread saw it as still to be woken, and relies on it."""
     group = WakeupChain(ring)
     group.open()
     following = WakeupChain(ring, group)
@@ -116,7 +116,7 @@ def test_who_comes_too_late_to_wait_has_the_next_force_begin(ring, rung):
 
 
 def test_a_group_may_be_opened_again(ring):
-    """After a failed force everything is opened, opened or not."""
+    """After a failed force all groups are opened."""
     group = WakeupChain(ring)
     group.open()
     group.open()
@@ -124,7 +124,7 @@ def test_a_group_may_be_opened_again(ring):
 
 
 def test_a_force_is_asked_for_once(ring, rung):
-    """By the first who waits; one that is begun covers whoever came meanwhile."""
+    """By the first waiting thread; a started force covers all that came meanwhile."""
     group = WakeupChain(ring)
     with ThreadPoolExecutor(3) as pool:
         waits = waiters(pool, group, 3)
@@ -134,7 +134,7 @@ def test_a_force_is_asked_for_once(ring, rung):
 
 
 def test_the_next_force_waits_for_all_who_were_let_go(ring, rung):
-    """Who puts again at once is in it, instead of in the one after it."""
+    """An immediate next put is included in it, instead of the one after it."""
     group = WakeupChain(ring)
     sleeper = threading.Lock()
     sleeper.acquire()
@@ -145,7 +145,7 @@ def test_the_next_force_waits_for_all_who_were_let_go(ring, rung):
         waits += waiters(pool, later, 2)
         group.open()
         assert rung == [None]
-        # The first wakes.
+        # The first one wakes.
         group.wake_next()
         wait_until(lambda: len(rung) == 2)
         later.open()
@@ -153,7 +153,7 @@ def test_the_next_force_waits_for_all_who_were_let_go(ring, rung):
 
 
 def test_who_is_interrupted_as_it_wakes_holds_nobody_up(ring):
-    """Nobody let the next one go: the force after it does."""
+    """It did not wake the next thread, so the following force does."""
     group = WakeupChain(ring)
     interrupted = threading.Lock()
     interrupted.acquire()
@@ -168,7 +168,7 @@ def test_who_is_interrupted_as_it_wakes_holds_nobody_up(ring):
 
 
 def test_who_is_let_go_by_the_next_group_is_told_that_nothing_follows(ring):
-    """As after a force that failed: the group behind it opens first, and he is not to think that his time is over."""
+    """For example after a failed force: the next group opens first, and the thread must not report a time-out."""
     group = WakeupChain(ring)
     following = WakeupChain(ring, group)
     with ThreadPoolExecutor(3) as pool:
@@ -178,7 +178,7 @@ def test_who_is_let_go_by_the_next_group_is_told_that_nothing_follows(ring):
 
 
 def test_all_who_wait_for_the_begin_of_a_force_return_with_it(ring):
-    """One does not take it from the others."""
+    """They do not take the wake-up from each other."""
     group = WakeupChain(ring)
     assert not group.wait_begin(0.01)
     group.begun.release()

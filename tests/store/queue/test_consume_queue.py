@@ -1,4 +1,4 @@
-"""ConsumeQueue: where a queue begins and ends is told by its units, whatever lies behind them."""
+"""ConsumeQueue: a queue's begin and end are determined by its units, whatever lies after them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORD_SIZE = 100
 
 
 class Queue:
-    """A queue written by hand; *stale* are the places whose record in the log is another one."""
+    """A queue written by hand; *stale*: places whose record in the log is a different one."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -58,7 +58,7 @@ def queue(tmp_path):
 
 
 def test_a_queue_without_files_is_empty(tmp_path):
-    """Also where its directory is absent."""
+    """Also if its directory is absent."""
     queue = ConsumeQueue(tmp_path / "absent", FILE_SIZE, OpenFiles())
     assert queue.end(1000, lambda *_: True) == 0
     assert queue.min(0, 0) == 0
@@ -85,7 +85,7 @@ def test_a_growing_end_is_followed_across_files(queue, step):
 
 
 def test_the_same_progress_is_not_looked_up_again(queue):
-    """A reader that polls costs nothing."""
+    """Polling costs nothing."""
     queue.write(0, [unit(0), unit(1)])
     queue.end(2 * RECORD_SIZE)
     asked = queue.asked
@@ -95,7 +95,7 @@ def test_the_same_progress_is_not_looked_up_again(queue):
 
 
 def test_stale_units_behind_the_end_do_not_count(queue):
-    """A RocketMQ cuts without zeroing; the log has other records there."""
+    """RocketMQ cuts without zeroing; the log has other records there."""
     queue.write(0, [unit(number) for number in range(6)])
     queue.stale = {3, 4, 5}
     assert queue.end(6 * RECORD_SIZE) == 3
@@ -103,7 +103,7 @@ def test_stale_units_behind_the_end_do_not_count(queue):
 
 
 def test_a_queue_that_was_truncated_and_grew_to_something_else_is_searched_again(queue):
-    """Its last known unit is another one now."""
+    """Its last known unit has changed."""
     queue.write(0, [unit(number) for number in range(6)])
     assert queue.end(6 * RECORD_SIZE) == 6
     queue.write(0, [unit(0), unit(1), (700, 50, 0), (750, 50, 0)])
@@ -111,7 +111,7 @@ def test_a_queue_that_was_truncated_and_grew_to_something_else_is_searched_again
 
 
 def test_pre_blank_units_lead_to_the_first_real_one(queue):
-    """Where a queue does not begin with 0, and where the log lost records."""
+    """If a queue does not begin with 0, or the log lost records."""
     blank = (0, PRE_BLANK_SIZE, 0)
     queue.write(0, [blank, blank, unit(2), blank, unit(4)])
     assert queue.end(5 * RECORD_SIZE) == 5
@@ -121,7 +121,7 @@ def test_pre_blank_units_lead_to_the_first_real_one(queue):
 
 @pytest.mark.parametrize("first", range(2 * UNITS_PER_FILE))
 def test_the_beginning_is_the_first_unit_whose_record_the_log_still_has(queue, first):
-    """The log's head goes segment by segment, the queue's file by file."""
+    """The log is trimmed by segments, the queue by files."""
     for begin in (0, UNITS_PER_FILE):
         queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
     assert queue.queue.min(first * RECORD_SIZE, 16) == first
@@ -129,14 +129,14 @@ def test_the_beginning_is_the_first_unit_whose_record_the_log_still_has(queue, f
 
 
 def test_a_queue_whose_records_are_all_gone_begins_at_its_end(queue):
-    """Nothing can be read there, and the next message goes there."""
+    """There is nothing to read, and the next message goes there."""
     queue.write(0, [unit(0), unit(1)])
     assert queue.queue.min(10_000, 2) == 2
 
 
 @pytest.mark.parametrize("kept", [1, 2])
 def test_files_that_go_while_the_beginning_is_searched_hide_none_that_stay(queue, monkeypatch, kept):
-    """The builder removes them as soon as the log's head has gone, which is when readers search the beginning anew."""
+    """The builder removes them as soon as the log is trimmed, which is when readers search for the new begin."""
     files = 4
     for begin in range(0, files * UNITS_PER_FILE, UNITS_PER_FILE):
         queue.write(begin, [unit(number) for number in range(begin, begin + UNITS_PER_FILE)])
@@ -154,7 +154,7 @@ def test_files_that_go_while_the_beginning_is_searched_hide_none_that_stay(queue
 
 
 def test_a_queue_that_goes_while_its_beginning_is_searched_has_nothing_left(queue, monkeypatch):
-    """Its topic is deleted; a read at that moment gets no error."""
+    """Its topic is deleted; a read at that moment raises no error."""
     queue.write(0, [unit(0), unit(1)])
     listed = queue.queue.begins
 
@@ -169,7 +169,7 @@ def test_a_queue_that_goes_while_its_beginning_is_searched_has_nothing_left(queu
 
 
 def test_a_queue_may_begin_with_a_later_file(queue):
-    """The files before went with the log."""
+    """The earlier files were removed with the log."""
     queue.write(UNITS_PER_FILE, [unit(number) for number in range(8, 12)])
     assert queue.end(12 * RECORD_SIZE) == 12
     assert queue.queue.min(0, 12) == 8
@@ -177,7 +177,7 @@ def test_a_queue_may_begin_with_a_later_file(queue):
 
 @pytest.mark.parametrize("garbage", [(-5, 100, 0), (300, -1, 0), (300, 0, 0), (0, 0, 9), (300, 0x61616161, 0)])
 def test_what_never_was_a_unit_is_known_as_garbage(queue, garbage):
-    """Neither zeros, nor a unit that an older history left."""
+    """Neither zeros, nor a unit of an older history."""
     queue.write(0, [unit(0), unit(1), garbage, garbage])
     assert queue.end(9 * RECORD_SIZE) == 2
     place, text = queue.queue.garbage_behind(2)
@@ -186,7 +186,7 @@ def test_what_never_was_a_unit_is_known_as_garbage(queue, garbage):
 
 
 def test_garbage_that_a_builder_has_zeroed_is_forgotten(queue):
-    """The place is looked at before anything is said of it."""
+    """The place is read again before garbage is reported."""
     queue.write(0, [unit(0), (-1, -1, -1), (-1, -1, -1), (-1, -1, -1)])
     assert queue.end(9 * RECORD_SIZE) == 1
     queue.write(0, [unit(0)])
@@ -194,7 +194,7 @@ def test_garbage_that_a_builder_has_zeroed_is_forgotten(queue):
 
 
 def test_a_file_that_was_cut_short_is_known(queue):
-    """A queue file has its full size from its making on; an empty one was just being made."""
+    """A queue file has its full size from its creation on; an empty one is just being created."""
     queue.write(0, [unit(0), unit(1)], size=2 * UNIT_SIZE)
     assert queue.end(9 * RECORD_SIZE) == 2
     _, text = queue.queue.garbage_behind(2)
@@ -219,12 +219,12 @@ def test_units_of_one_file_come_at_once(queue):
     [((0, 100, 0), True), ((1, 100, 0), False), ((0, 0, 0), False), ((-100, 100, 0), False), ((0, -1, 0), False)],
 )
 def test_a_unit_counts_if_its_record_ends_at_or_before_the_progress(found, expected):
-    """Progress 100."""
+    """The progress is 100."""
     assert counts(found, 100) is expected
 
 
 def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch):
-    """A reader that follows a queue reads each new unit once, until the view has moved or is another one."""
+    """A reader that follows a queue reads each new unit once, unless the view changed or was replaced."""
     units = [unit(number) for number in range(6)]
     queue.write(0, units)
     queue.end(2 * RECORD_SIZE)
@@ -244,7 +244,7 @@ def test_units_by_which_the_end_was_found_are_not_read_again(queue, monkeypatch)
 
 
 def test_a_queue_file_has_its_first_unit_when_it_gets_its_name(tmp_path):
-    """A builder that is killed leaves no file of zeros: RocketMQ takes the first of them for a unit of the queue."""
+    """A builder that is killed leaves no file of zeros: RocketMQ treats the first zeros as a unit of the queue."""
 
     class KilledAtSecondFile(Files):
         def create(self, path: Path, size: int, data: bytes = b"") -> None:
@@ -265,12 +265,12 @@ def test_a_queue_file_has_its_first_unit_when_it_gets_its_name(tmp_path):
 
 
 def test_files_that_go_while_they_are_looked_at_show_no_size(tmp_path, monkeypatch):
-    """Retention and deletions of topics do not wait for readers."""
+    """Retention and topic deletions do not wait for readers."""
     for topic, names in (("orders", ("0", "1")), ("bills", ("0",))):
         for name in names:
             (tmp_path / topic / name).mkdir(parents=True)
             (tmp_path / topic / name / file_name(0)).write_bytes(bytes(FILE_SIZE))
-    # What is listed and cannot be found then, without a race.
+    # It is listed but can no longer be found, without a race.
     (tmp_path / "orders" / "0" / file_name(0)).unlink()
     (tmp_path / "orders" / "0" / file_name(0)).symlink_to("gone")
     listdir = os.listdir
@@ -287,7 +287,7 @@ def test_files_that_go_while_they_are_looked_at_show_no_size(tmp_path, monkeypat
 
 @pytest.mark.parametrize("size", [0, 1, 3 * UNIT_SIZE + 1])
 def test_a_first_file_that_was_cut_short_does_not_hide_the_next(queue, size):
-    """What it lacks is named; the units behind are there."""
+    """The missing part is named; the units after it are found."""
     queue.write(0, [unit(number) for number in range(UNITS_PER_FILE)], size=size)
     queue.write(UNITS_PER_FILE, [unit(number) for number in range(UNITS_PER_FILE, 12)])
     end = queue.end(12 * RECORD_SIZE)
@@ -304,7 +304,7 @@ def test_a_first_file_that_was_cut_short_does_not_hide_the_next(queue, size):
 @pytest.mark.parametrize("count", [6, 8, 13, 16])
 @pytest.mark.parametrize("damaged", [(2,), (3,), (4,), (5,), (2, 3, 4), (7,), (8,), (11, 12), (14,)])
 def test_a_damaged_unit_before_the_end_is_not_the_end(queue, count, damaged):
-    """The units behind it still count, in the same file or in the next."""
+    """The units after it still count, in the same file or in the next."""
     damaged = tuple(place for place in damaged if place < count - 1)
     for begin in range(0, count, UNITS_PER_FILE):
         places = range(begin, min(begin + UNITS_PER_FILE, count))
@@ -314,7 +314,7 @@ def test_a_damaged_unit_before_the_end_is_not_the_end(queue, count, damaged):
 
 @pytest.mark.parametrize("damaged", range(1, 15))
 def test_a_reader_that_follows_a_queue_is_not_stopped_by_a_damaged_unit(queue, damaged):
-    """Whether it comes upon it at once or leaps over it."""
+    """Whether it reads the unit or skips it."""
     for step in (1, 15):
         queue.queue.forget()
         for begin in (0, UNITS_PER_FILE):
@@ -327,7 +327,7 @@ def test_a_reader_that_follows_a_queue_is_not_stopped_by_a_damaged_unit(queue, d
 @pytest.mark.parametrize("damaged", range(UNITS_PER_FILE))
 @pytest.mark.parametrize("offset", [0, -1, 1 << 62])
 def test_a_damaged_unit_does_not_hide_where_a_queue_begins(queue, damaged, offset):
-    """Of a queue whose first records are gone, no message that is there counts as gone."""
+    """If a queue's first records are gone, no existing message counts as gone."""
     units = [unit(number) for number in range(UNITS_PER_FILE)]
     units[damaged] = (offset, RECORD_SIZE, 7)
     queue.write(0, units)
@@ -336,7 +336,7 @@ def test_a_damaged_unit_does_not_hide_where_a_queue_begins(queue, damaged, offse
 
 
 def test_an_end_that_others_know_holds(queue):
-    """A read of these units names what is wrong."""
+    """Reading these units reports the damage."""
     queue.write(0, [unit(0), unit(1)])
     assert queue.queue.end(1000, queue.agrees, lambda end, progress: end + 2) == 4
     queue.write(0, [unit(0), unit(1), unit(2), unit(3), unit(4)])

@@ -1,4 +1,4 @@
-"""QueueOffsets: the writer's own knowledge of where each queue goes on."""
+"""QueueOffsets: the writer's record of each queue's next offset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_offset_is_only_raised():
 
 
 def test_a_snapshot_does_not_change_with_later_puts():
-    """It is written while others put."""
+    """It is written during other puts."""
     offsets = QueueOffsets({"orders": {0: 1}})
     snapshot = offsets.snapshot()
     offsets.raise_to("orders", 0, 9)
@@ -32,7 +32,7 @@ def test_a_snapshot_does_not_change_with_later_puts():
 
 
 def test_a_snapshot_is_read_as_it_was_written(tmp_path):
-    """Queue ids are numbers again; a store without one has none."""
+    """Queue ids are numbers again; a store without a snapshot has none."""
     assert read_queue_offsets(tmp_path) is None
     snapshot = QueueOffsetsSnapshot(3, 1000, 12, 1_700_000_000_000, {"订单": {0: 7, 12: 1}, "%RETRY%g": {0: 2}})
     (tmp_path / "reput").mkdir()

@@ -1,4 +1,4 @@
-"""Batch consume queues of RocketMQ 5: each message of a batch is read for itself, at its own queue offset."""
+"""Batch consume queues of RocketMQ 5: each message of a batch is read separately, at its own queue offset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from written_log import START_MS, WrittenLog, inner_batch_body
 
 INNER_BATCH = 0xC0
 FILE_UNITS = 4
-# Several files, batches of one, and a single message that is none.
+# Several files, batches of one, and a single message outside a batch.
 SIZES = (3, 1, 2, None, 5, 1, 4)
 COUNT = 17
 
@@ -33,7 +33,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def store(log):
-    """A store as RocketMQ leaves it, with a batch consume queue in files of four units."""
+    """A store like one of RocketMQ, with a batch consume queue in files of four units."""
     units = []
     base = 0
     for size in SIZES:
@@ -76,12 +76,12 @@ def reader(store, log):
 
 
 def numbers(records):
-    """Return which messages these are, as their bodies say."""
+    """Return the numbers of messages, from their bodies."""
     return [int(record.body[1:]) for record in records]
 
 
 def test_every_queue_offset_gives_its_message(reader):
-    """Wherever one begins, and however many one asks for; what a batch shares each message has."""
+    """For every begin and count; each message has the batch's shared fields."""
     assert reader.queue_range("batches", 0) == (0, COUNT)
     for begin in range(COUNT):
         for count in (1, 2, 5, 100):
@@ -97,7 +97,7 @@ def test_every_queue_offset_gives_its_message(reader):
 
 
 def test_offsets_outside_of_the_queue_have_the_answers_of_any_queue(reader):
-    """Behind its end, far behind it, and in a queue that is not there."""
+    """Beyond its end, far beyond it, and in a missing queue."""
     for offset, status, following in (
         (COUNT, GetMessageStatus.OFFSET_OVERFLOW_ONE, COUNT),
         (99, GetMessageStatus.OFFSET_OVERFLOW_BADLY, COUNT),
@@ -110,7 +110,7 @@ def test_offsets_outside_of_the_queue_have_the_answers_of_any_queue(reader):
 
 
 def test_tags_choose_messages_not_batches(reader):
-    """As RocketMQ's client chooses among those of a batch."""
+    """Like RocketMQ's client filters within a batch."""
     found = reader.get_message("batches", 0, 1, 4, message_filter=TagMessageFilter(parse_tags("t1")))
     assert numbers(found.records) == [1, 3, 5, 7]
     assert found.next_queue_offset == 8
@@ -121,7 +121,7 @@ def test_tags_choose_messages_not_batches(reader):
 
 
 def test_a_transfer_has_its_limits(reader):
-    """One batch always fits, or no read would ever get it."""
+    """One batch always fits; otherwise it could never be read."""
     limits = TransferLimits(1, 1, 1, 1, 1 << 40)
     assert numbers(reader.get_message("batches", 0, 0, limits=limits).records) == [0, 1, 2]
 
@@ -138,7 +138,7 @@ def test_a_store_time_names_the_first_message_of_a_batch(reader):
 
 
 def test_units_of_what_the_log_has_no_more_or_not_yet_do_not_count(store, log):
-    """Retention takes batches from the front; behind the log's end lies what a crash left."""
+    """Retention removes batches at the front; a crash may leave units beyond the log's end."""
     (store / "commitlog" / f"{0:020d}").unlink()
     kept = [offset for offset in log.offsets[1::2] if offset >= 1024]
     with reput.open(store, read_only=True) as opened:
@@ -153,7 +153,7 @@ def test_units_of_what_the_log_has_no_more_or_not_yet_do_not_count(store, log):
 
 
 def test_a_body_that_is_no_batch_is_damage(store, log, reader):
-    """The sentence names the place; messages before it can be read."""
+    """The error has the position; messages before it can be read."""
     path = store / "commitlog" / f"{log.offsets[-1] // 1024 * 1024:020d}"
     data = bytearray(path.read_bytes())
     at = data.index(b"m13")
@@ -165,7 +165,7 @@ def test_a_body_that_is_no_batch_is_damage(store, log, reader):
 
 
 def test_the_command_line_gets_and_consumes_them(store, capsys):
-    """A group goes on behind the messages that it has seen, in the middle of a batch too."""
+    """A group continues after the messages it has read, also within a batch."""
     assert main(["get", str(store), "batches", "0", "0", "--count", "100", "--format", "json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["queue_offset"] for row in rows] == list(range(COUNT))
@@ -178,7 +178,7 @@ def test_the_command_line_gets_and_consumes_them(store, capsys):
 
 
 def test_a_consumer_is_given_each_message_of_a_batch(store):
-    """It acknowledges them one by one, and is given again what it has not."""
+    """It acknowledges them one by one, and receives unacknowledged ones again."""
     with reput.open(store, mode="inline") as opened, opened.consumer("billing", "batches") as consumer:
         messages = [consumer.receive(timeout=10) for _ in range(COUNT)]
         assert numbers(messages) == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""MessageReader: what RocketMQ's own stores in ``tests/golden`` do not show of its answers."""
+"""MessageReader: behaviour that RocketMQ's own stores in ``tests/golden`` do not show."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reput.store.reader.results import BoundaryType, GetMessageStatus
 
 
 def test_an_expression_does_not_see_a_property_without_a_value(tmp_path):
-    """RocketMQ's reader of properties drops it, so it is null there."""
+    """RocketMQ's parser of properties drops it, so it is null there."""
     wanted = ConsumerFilter(
         consumer_group="group",
         topic="orders",
@@ -42,7 +42,7 @@ def open_small(path: Path) -> reput.Store:
 
 
 def fill_segments(store: reput.Store) -> list[Path]:
-    """Put messages until there are four segments, and return these; each message can be read."""
+    """Put messages until there are four segments, and return them; each message can be read."""
     directory = store.directory / "commitlog"
     while len(segments := sorted(directory.iterdir())) < 4:
         store.put(reput.Message("orders", bytes(500)))
@@ -51,7 +51,7 @@ def fill_segments(store: reput.Store) -> list[Path]:
 
 
 def test_a_reader_in_the_writers_process_asks_no_directory(tmp_path, monkeypatch):
-    """What is new and what is gone is told to it, so a read costs no system call more."""
+    """It is notified of new and removed files, so a read needs no additional system call."""
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
         assert store.get("orders", 0, 0, 1).status is GetMessageStatus.FOUND
@@ -65,7 +65,7 @@ def test_a_reader_in_the_writers_process_asks_no_directory(tmp_path, monkeypatch
 
 
 def test_readers_know_that_a_segment_goes_before_it_does(tmp_path, monkeypatch):
-    """What they find a moment before is what they find afterwards, by place and by key, and nothing is half there."""
+    """Reads right before and right after the removal agree, by place and by key, and nothing is partial."""
     with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096) as store:
         for number in range(20):
             last = store.put(reput.Message("orders", bytes(500), keys=["k", f"k{number}"]))
@@ -118,14 +118,14 @@ def test_a_segment_that_somebody_else_removes_leaves_no_hole(tmp_path, is_open):
 
 @pytest.mark.parametrize("asked", ["key", "time"])
 def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(tmp_path, asked):
-    """By key those are found that the log still has; of a time, its message's place is the answer."""
+    """By key, the remaining messages are found; by time, the position of the message is the answer."""
     with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096) as store:
         for _ in range(9):
             last = store.put(reput.Message("orders", bytes(1000), keys=["k"]))
         for view in ("consume_queue", "index"):
             store.wait_for(view, last.next_commit_log_offset, timeout=60)
         first, second, *_ = sorted((store.directory / "commitlog").iterdir())
-        # A reader that looks before it reads has looked by now.
+        # A reader that checks before it reads has checked by now.
         assert store._engine.reader.store.log().offset_min == 0
         first.unlink()
         if asked == "key":
@@ -136,7 +136,7 @@ def test_a_segment_that_goes_in_the_middle_of_a_query_takes_its_messages_along(t
 
 @pytest.mark.parametrize("gone", [1, 2])
 def test_a_queue_file_that_goes_while_files_are_looked_at_is_left_out(tmp_path, monkeypatch, gone):
-    """A message is still found by its time, as RocketMQ 4 does it."""
+    """A message is still found by its time, like with RocketMQ 4."""
     path = tmp_path / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"], mapped_file_size_consume_queue=40) as store:
         for _ in range(6):
@@ -161,13 +161,13 @@ def test_a_queue_file_that_goes_while_files_are_looked_at_is_left_out(tmp_path, 
 
 
 def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
-    """What was known of it before does not pass for what is there now."""
+    """The old list is not used instead of the current files."""
     with open_small(tmp_path) as store:
         first, second, *_ = fill_segments(store)
     with reput.open(tmp_path / "store", read_only=True) as opened:
         assert opened._engine.reader.store.log().offset_min == 0
         first.unlink()
-        # Long enough ago for the directory's time to be taken at its word.
+        # Old enough for the directory's time to be trusted.
         os.utime(first.parent, ns=(0, time.time_ns() - 10**10))
 
         def no_more_files(path: object) -> None:
@@ -181,7 +181,7 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
 
 
 def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, monkeypatch):
-    """In the middle of a record stand sizes up to that of the segment, which would be read as a whole."""
+    """In the middle of a record there are sizes up to that of the segment, which would be read as a whole."""
     sizes: list[int] = []
     read = OpenFiles.read
 
@@ -194,7 +194,7 @@ def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, m
             result = store.put(reput.Message("orders", bytes(5000), properties={"number": str(number)}))
         store.wait_for("index", store.appended, timeout=60)
         monkeypatch.setattr(OpenFiles, "read", note)
-        # A record that is larger than what is read at first is read whole.
+        # A record that is larger than the first read is read completely.
         assert store.query("orders", result.message_id)[0].body == bytes(5000)
         assert max(sizes) == result.record_size
         for at in range(1, 120):
@@ -204,7 +204,7 @@ def test_an_id_that_names_no_record_costs_no_more_than_one_that_does(tmp_path, m
 
 @pytest.mark.parametrize("host", ["127.0.0.1:10911", "[::1]:10911"])
 def test_a_message_is_found_by_the_id_that_the_store_gave_it(tmp_path, host):
-    """In its topic only, between the times that are asked for; what merely looks like an id names nothing."""
+    """In its topic only, within the requested times; other text in the form of an id finds nothing."""
     with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=4096, store_host=host) as store:
         results = [store.put(reput.Message("orders", bytes(1500), keys=["k"])) for _ in range(4)]
         store.wait_for("consume_queue", store.appended, timeout=60)
@@ -228,7 +228,7 @@ def test_a_message_is_found_by_the_id_that_the_store_gave_it(tmp_path, host):
     ("shift", "what"), [(8, "an entry leads to no record"), (None, "an entry leads to a record of other keys")]
 )
 def test_an_entry_of_the_index_that_leads_elsewhere_is_named(tmp_path, shift, what):
-    """A message is not missing because its entry was changed, and the log is not blamed for it."""
+    """A message is not missing because its entry was changed, and the log is not reported as damaged."""
     sizes = {"max_hash_slot_num": 5, "max_index_num": 24, "mapped_file_size_commit_log": 4096}
     with reput.open(tmp_path / "store", mode="inline", **sizes) as store:
         puts = [store.put(reput.Message("orders", b"body", keys=[key])) for key in ("a", "b", "c")]
@@ -248,7 +248,7 @@ def test_an_entry_of_the_index_that_leads_elsewhere_is_named(tmp_path, shift, wh
 
 
 def test_the_end_of_a_queue_of_large_messages_is_found_without_their_bodies(tmp_path, monkeypatch):
-    """The first get of such a queue costs what one of small messages does, and the one message."""
+    """The first get of such a queue costs the same as with small messages, plus the one message."""
     size = 300_000
     with reput.open(tmp_path / "store", mode="inline", mapped_file_size_commit_log=1 << 24) as store:
         for _ in range(16):

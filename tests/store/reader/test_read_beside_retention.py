@@ -1,4 +1,4 @@
-"""Reading a log whose first segments go meanwhile: whichever file is about to be opened, what is left is read."""
+"""Reading a log whose first segments are removed meanwhile, before any file is opened: the rest is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VIEWS = ("consume_queue_ext", "consume_queue", "index")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A store of six segments that was closed, with its views."""
+    """A closed store of six segments, with its views."""
     path = tmp_path_factory.mktemp("written") / "store"
     with reput.open(path, mode="inline", dispatchers=VIEWS, **SETTINGS) as store:
         for number in range(100):
@@ -48,7 +48,7 @@ def written(tmp_path_factory):
 
 
 class Remover:
-    """Removes the first files of a folder before file number *before* is opened, or folder listed."""
+    """Removes the first files of a folder before the *before*-th opening of a file or listing of a folder."""
 
     def __init__(self, monkeypatch, folder: Path, kept: int, before: int) -> None:
         self.folder, self.kept, self.left = folder, kept, before
@@ -69,7 +69,7 @@ class Remover:
 
 
 def at_every_step(written, tmp_path, monkeypatch, folder, read, *, kept=2, live=False):
-    """Yield what *read* returns of a copy of the store whose first files go: before its first step, its second, ..."""
+    """Yield the results of *read* on copies of the store whose first files are removed before step 1, step 2, ..."""
     for before in itertools.count(1):
         copy = tmp_path / "copy"
         shutil.copytree(written, copy)
@@ -87,8 +87,8 @@ def at_every_step(written, tmp_path, monkeypatch, folder, read, *, kept=2, live=
 @pytest.mark.parametrize("kept", [1, 4])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_check_finds_nothing_wrong(written, tmp_path, monkeypatch, live, kept, elsewhere):
-    """Of the log, and of views that still have all, as they do until the store is opened, or a moment longer; also if
-    others read the log."""
+    """In the log, and in views that still have all entries, as until the next opening or for a moment; also if others
+    read the log."""
     settings = Settings(**SETTINGS)
 
     def check(copy):
@@ -103,7 +103,7 @@ def test_a_check_finds_nothing_wrong(written, tmp_path, monkeypatch, live, kept,
 
 
 def test_messages_of_a_queue_come_without_a_hole(written, tmp_path, monkeypatch):
-    """All that were asked for, or none and where to go on: never the first and the last of them."""
+    """All requested ones, or none and the offset to continue from: never the first and the last of them."""
     with reput.open(written, read_only=True) as store:
         last_of_first = max(r.queue_offset for r in store.records() if r.commit_log_offset < SEGMENT_SIZE)
 
@@ -121,7 +121,7 @@ def test_messages_of_a_queue_come_without_a_hole(written, tmp_path, monkeypatch)
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("begin", [None, SEGMENT_SIZE + 7])
 def test_a_dump_has_what_is_left(written, tmp_path, monkeypatch, live, begin):
-    """And no row for what went; nothing comes twice."""
+    """Without rows for removed records and without duplicates."""
     whole = [row.commit_log_offset for row in dump_log(written) if isinstance(row, Record)]
     for rows in at_every_step(
         written, tmp_path, monkeypatch, "commitlog", lambda copy: list(dump_log(copy, begin=begin)), live=live
@@ -147,7 +147,7 @@ def test_a_plan_of_retention_has_what_is_left(written, tmp_path, monkeypatch, li
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_dump_of_a_view_has_what_is_left(written, tmp_path, monkeypatch, view):
-    """Files that went are left out."""
+    """Removed files are omitted."""
     settings = Settings(max_hash_slot_num=16, max_index_num=20)
     whole = list(dump_view(written, view, settings))
     for rows in at_every_step(

@@ -1,4 +1,4 @@
-"""A unit within its queue that leads to no record: the error says what is wrong, and with which file."""
+"""A unit within its queue that leads to no record: the error has the reason and the file."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def written(tmp_path) -> Path:
 
 
 def unit_of(store: Path, queue_offset: int, topic: str = "orders") -> tuple[int, int, int]:
-    """Return a unit as it lies."""
+    """Return a unit's stored values."""
     at = queue_offset * 20
     data = (store / "consumequeue" / topic / "0" / file_name(at - at % 160)).read_bytes()
     return UNIT.unpack_from(data, at % 160)
 
 
 def overwrite(store: Path, queue_offset: int, unit: tuple[int, int, int]) -> None:
-    """Put another unit there."""
+    """Replace a unit."""
     at = queue_offset * 20
     with (store / "consumequeue" / "orders" / "0" / file_name(at - at % 160)).open("r+b") as file:
         file.seek(at % 160)
@@ -45,7 +45,7 @@ def overwrite(store: Path, queue_offset: int, unit: tuple[int, int, int]) -> Non
 
 
 def told(store: Path, queue_offset: int, **wanted: object) -> str:
-    """Return what a reader is told of the message at this place; those around it can be read."""
+    """Return the error for the message at this place; its neighbours can be read."""
     with reput.open(store, read_only=True, **SIZES) as opened:
         with pytest.raises(DamagedStore) as error:
             opened.get("orders", 0, queue_offset, 1, **wanted)
@@ -69,7 +69,7 @@ def told(store: Path, queue_offset: int, **wanted: object) -> str:
     ],
 )
 def test_a_unit_that_points_elsewhere_is_named(written, queue_offset, shift, what):
-    """Never passed over, wherever it stands, and whether messages are chosen by their tag or not."""
+    """It is never skipped, at any place, and with or without a filter by tag."""
     offset, size, code = unit_of(written, queue_offset)
     overwrite(written, queue_offset, (offset + shift, size, code))
     assert what in told(written, queue_offset)
@@ -78,7 +78,7 @@ def test_a_unit_that_points_elsewhere_is_named(written, queue_offset, shift, wha
 
 
 def test_a_unit_that_points_at_another_message_is_named(written):
-    """With the one that it points at."""
+    """The error also names the other message."""
     overwrite(written, 12, unit_of(written, 13))
     assert "found_topic=orders found_queue_id=0 found_queue_offset=13" in told(written, 12)
     overwrite(written, 12, unit_of(written, 12, topic="others"))
@@ -87,7 +87,7 @@ def test_a_unit_that_points_at_another_message_is_named(written):
 
 @pytest.mark.parametrize("size", [1, 0x3FFFFFFF, RUN_SIZE_MAX + 1, -5, 0, 400])
 def test_a_unit_with_another_size_is_named_and_never_read(written, size, monkeypatch):
-    """Not a gigabyte for one flipped bit, and no negative count of bytes."""
+    """Neither a gigabyte for one flipped bit, nor a negative count of bytes."""
     offset, _, code = unit_of(written, 12)
     overwrite(written, 12, (offset, size, code))
     read, sizes = OpenFiles.read, []
@@ -102,14 +102,14 @@ def test_a_unit_with_another_size_is_named_and_never_read(written, size, monkeyp
 
 
 def test_zeros_where_a_unit_should_stand_are_named(written):
-    """Also a read by tag, which zeros do not have."""
+    """Also in a read by tag, which does not match zeros."""
     overwrite(written, 12, (0, 0, 0))
     assert "no unit stands there" in told(written, 12)
     assert "no unit stands there" in told(written, 12, tags="tag")
 
 
 def test_a_file_that_is_missing_from_the_middle_of_a_queue_is_named(written):
-    """It is not passed over as if retention had taken it."""
+    """It is not skipped as if retention had removed it."""
     (written / "consumequeue" / "orders" / "0" / file_name(160)).unlink()
     with reput.open(written, read_only=True, **SIZES) as opened:
         assert len(opened.get("orders", 0, 0, 8)) == 8
@@ -119,7 +119,7 @@ def test_a_file_that_is_missing_from_the_middle_of_a_queue_is_named(written):
 
 
 def test_a_record_of_the_log_that_is_none_is_named_as_the_logs(written):
-    """Not the queue's: a rebuild would not help."""
+    """The log is named, not the queue: a rebuild would not help."""
     offset, _, _ = unit_of(written, 12)
     with (written / "commitlog" / file_name(offset - offset % 4096)).open("r+b") as file:
         file.seek(offset % 4096 + 4)
@@ -134,7 +134,7 @@ def test_a_record_of_the_log_that_is_none_is_named_as_the_logs(written):
 
 
 def test_what_retention_has_taken_is_no_damage(written):
-    """Units whose records are gone lie before the queue's first."""
+    """Units whose records are gone lie before the queue's first one."""
     (written / "commitlog" / file_name(0)).unlink()
     with reput.open(written, read_only=True, **SIZES) as opened:
         low, high = opened.queue_range("orders", 0)
@@ -143,7 +143,7 @@ def test_what_retention_has_taken_is_no_damage(written):
 
 
 def test_a_unit_that_points_before_the_logs_first_byte_is_named(written):
-    """Those before it are there, so retention has not taken its record."""
+    """The units before it exist, so retention has not removed its record."""
     (written / "commitlog" / file_name(0)).unlink()
     _, size, code = unit_of(written, 20)
     overwrite(written, 20, (100, size, code))
@@ -155,7 +155,7 @@ def test_a_unit_that_points_before_the_logs_first_byte_is_named(written):
 
 @pytest.mark.parametrize("change", [(8, 0, 0), (0, 16, 0)])
 def test_a_queue_whose_last_unit_was_changed_is_built_again_at_the_next_opening(written, change):
-    """What the view's cursor says of it does not hold: neither where the record lies nor how large it is."""
+    """The view's cursor does not match its position or size any more."""
     unit = unit_of(written, COUNT - 1)
     overwrite(written, COUNT - 1, tuple(field + more for field, more in zip(unit, change, strict=True)))
     with reput.open(written, mode="inline", dispatchers=["consume_queue"], **SIZES) as opened:

@@ -1,4 +1,4 @@
-"""Runs of bytes, put one behind the other."""
+"""Runs of bytes, concatenated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_runs_come_in_their_order_whatever_their_sizes(gap, size_max):
 
 
 def test_without_runs_there_is_nothing_but_the_room_before_them():
-    """As of a batch whose records have no tag."""
+    """For example of a batch whose records have no tag."""
     nothing = np.empty(0, np.int64)
     joined, at = join_runs(np.frombuffer(DATA, np.uint8), nothing, nothing)
     assert (len(joined), len(at)) == (WORD_SIZE, 0)

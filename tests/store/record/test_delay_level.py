@@ -1,4 +1,4 @@
-"""Delay levels: RocketMQ's table of waiting times."""
+"""Delay levels: RocketMQ's table of delays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_table_of_ones_own():
 
 @pytest.mark.parametrize("text", ["1", "s", "1w", "1.5s", "-1s", "1s 2", "١s", "9999999999d"])
 def test_what_is_no_time_is_refused(text):
-    """The part is named."""
+    """The invalid part is named."""
     with pytest.raises(ConfigError, match="message_delay_level="):
         DelayLevels(text)
 
@@ -45,7 +45,7 @@ def test_what_is_no_time_is_refused(text):
     ],
 )
 def test_when_a_record_of_a_level_is_due(level, due):
-    """A level above the highest counts as the highest; what is no level above 0 does not wait."""
+    """A level above the highest counts as the highest; level 0 and invalid levels do not wait."""
     assert DelayLevels().deliver_timestamp(level, NOW) == due
 
 
@@ -63,27 +63,27 @@ def test_when_a_record_of_a_level_is_due(level, due):
         (0, "", 0),
         (3, "3", 3),
         (99, "18", 18),
-        # As dead letters have it.
+        # As in dead letters.
         (5, "0", 5),
     ],
 )
 def test_the_property_says_the_level_as_much_as_the_field(delay_level, text, level):
-    """So do RocketMQ's own clients."""
+    """RocketMQ's own clients use it."""
     properties = None if text is None else {"DELAY": text}
     assert DelayLevels().level_of(Message("orders", b"", properties=properties, delay_level=delay_level)) == level
 
 
 @pytest.mark.parametrize("text", ["x", "3s", " 3", "1.5", "2147483648", "9" * 5000])
 def test_a_property_that_is_no_level_is_refused(text):
-    """As RocketMQ's broker refuses it; it is named with its value."""
+    """RocketMQ's broker also refuses it; the error has the value."""
     with pytest.raises(MessageIllegal, match=r"a delay level must be a number: topic='orders' DELAY='") as caught:
         DelayLevels().level_of(Message("orders", b"", properties={"DELAY": text}))
     assert caught.value.advice
 
 
 def test_field_and_property_do_not_name_two_levels():
-    """Neither is taken for the right one."""
-    with pytest.raises(MessageIllegal, match="two delays: delay_level=2 DELAY='3'"):
+    """Neither takes precedence."""
+    with pytest.raises(MessageIllegal, match="different delays: delay_level=2 DELAY='3'"):
         DelayLevels().level_of(Message("orders", b"", properties={"DELAY": "3"}, delay_level=2))
 
 
@@ -95,5 +95,5 @@ def test_field_and_property_do_not_name_two_levels():
     ],
 )
 def test_what_was_delayed_before_is_not_delayed_again(message):
-    """What a service delivers keeps the property, and what is put to the schedule topic waits where it is."""
+    """Delivered messages keep the property, and messages put to the schedule topic wait there."""
     assert DelayLevels().level_of(message) == 0

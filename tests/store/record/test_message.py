@@ -1,4 +1,4 @@
-"""Messages: the string that their properties become, and RocketMQ's names of topics."""
+"""Messages: the string of their properties, and RocketMQ's names of topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = st.text(st.characters(exclude_characters="\0\x02 ", exclude_categories=["
     keys=st.none() | st.lists(KEYS, max_size=3),
 )
 def test_what_was_given_is_what_is_read(properties, tags, keys):
-    """In the order given; keys and tags win over properties of their names."""
+    """In the given order; keys and tags override properties of their names."""
     data, found_tags, found_keys, uniq_key = message_properties(Message("t", b"", tags, keys, properties))
     expected = dict(properties)
     if keys is not None:
@@ -38,12 +38,12 @@ def test_what_was_given_is_what_is_read(properties, tags, keys):
 
 
 def test_a_property_without_a_value_replaces_none_that_has_one():
-    """To RocketMQ it is no property; alone it is kept."""
+    """For RocketMQ it is not a property; alone it is kept."""
     assert decode_properties(b"a\x011\x02b\x01\x02a\x01\x02c\x01\x02c\x012\x02") == {"a": "1", "b": "", "c": "2"}
 
 
 def test_keys_may_be_one_string_of_words():
-    """As RocketMQ has them."""
+    """Like in RocketMQ."""
     assert message_properties(Message("t", b"", keys="k1 k2"))[0] == b"KEYS\x01k1 k2\x02"
     assert message_properties(Message("t", b"", keys=["k1", "k2"]))[0] == b"KEYS\x01k1 k2\x02"
     assert message_properties(Message("t", b"", keys=(key for key in ("k1", "k2"))))[0] == b"KEYS\x01k1 k2\x02"
@@ -57,7 +57,7 @@ def test_a_message_without_anything_has_no_properties():
 
 @given(st.text(max_size=30))
 def test_a_topic_is_legal_or_refused_with_its_name(topic):
-    """Letters, digits and four signs; with anything else in it, it is refused, and never becomes a path."""
+    """Letters, digits and four signs are allowed; other names are refused, and never become a path."""
     if topic and LEGAL.issuperset(topic):
         assert check_topic(topic) == topic.encode("ascii")
     else:
@@ -68,5 +68,5 @@ def test_a_topic_is_legal_or_refused_with_its_name(topic):
 
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%group", "%DLQ%group", "a|b", "A_b-9", "RMQ_SYS_TRANS_HALF_TOPIC"])
 def test_topics_as_rocketmq_has_them_are_legal(topic):
-    """Its own among them."""
+    """Including its internal ones."""
     assert check_topic(topic) == topic.encode()

@@ -1,4 +1,4 @@
-"""Multi-dispatch: one record in several queues, as a broker with light queues (LMQ) keeps it."""
+"""Multi-dispatch: one record in several queues, as stored by a broker with light queues (LMQ)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 
 @pytest.fixture
 def opened(tmp_path):
-    """An open store that dispatches into further queues."""
+    """An open store that dispatches into additional queues."""
     with reput.open(tmp_path / "store", mode="inline", **SETTINGS) as store:
         yield store
 
 
 def to(names: str, **more: str) -> reput.Message:
-    """Return a message for further queues."""
+    """Return a message for additional queues."""
     return reput.Message("orders", b"body", tags="t", keys=("k",), properties={NAMES: names, **more}, queue_id=2)
 
 
 def bodies_at(store, topic, queue_id=0):
-    """Return (commit-log offset, queue offset in its own queue) of what a queue leads to."""
+    """Return (commit-log offset, queue offset in its own queue) of a queue's messages."""
     return [record.commit_log_offset for record in store.get(topic, queue_id, 0, 100).records]
 
 
 def test_a_message_is_in_each_queue_that_it_names(opened):
-    """A light queue is queue 0 of its name; of another name it is the message's queue id."""
+    """A light queue is queue 0 of its name; for other names the message's queue id is used."""
     first = opened.put(to("%LMQ%a,other"))
     second = opened.put(to("%LMQ%a"))
     opened.wait_for("consume_queue", second.next_commit_log_offset, timeout=60)
@@ -49,7 +49,7 @@ def test_a_message_is_in_each_queue_that_it_names(opened):
 
 @pytest.mark.parametrize("settings", [{}, {"enabled_append_prop_crc": True}])
 def test_offsets_go_on_after_a_close_and_views_are_what_the_log_says(tmp_path, settings):
-    """Also with a batch, whose messages move each other's place in the queues that they share."""
+    """Also with a batch, whose messages share queues and shift each other's offsets there."""
     for _ in range(2):
         with reput.open(tmp_path / "store", mode="inline", **SETTINGS, **settings) as store:
             store.put_batch([to("%LMQ%a,%LMQ%b"), reput.Message("orders", b"plain"), to("%LMQ%b,orders")])
@@ -66,7 +66,7 @@ def test_offsets_go_on_after_a_close_and_views_are_what_the_log_says(tmp_path, s
 
 
 def test_the_light_queues_of_a_broker_come_out_the_same(golden_read_only, tmp_path):
-    """What RocketMQ stored, put again by reput, leads to the same records by every light queue."""
+    """Messages stored by RocketMQ and put again by reput have the same units in every light queue."""
     golden = golden_read_only("lmq-5.3")
     rows = [json.loads(line) for line in (golden / "listing.jsonl").read_text().splitlines()]
     expected: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ def test_the_light_queues_of_a_broker_come_out_the_same(golden_read_only, tmp_pa
 
 @pytest.mark.parametrize("topic", ["%RETRY%group", "rmq_sys_x"])
 def test_what_comes_again_is_in_no_further_queue(opened, topic):
-    """It is a copy of what is there already."""
+    """It is a copy of an existing message."""
     opened.put(reput.Message(topic, b"", properties={NAMES: "%LMQ%a"}))
     assert OFFSETS not in next(iter(opened.records())).properties
     opened.wait_for("consume_queue", opened.appended, timeout=60)
@@ -100,7 +100,7 @@ def test_what_comes_again_is_in_no_further_queue(opened, topic):
 
 
 def test_a_waiting_pull_of_a_light_queue_is_woken(opened):
-    """A consumer of the light queue gets the message like one of its own topic."""
+    """A consumer of the light queue receives the message like one of its own topic."""
     with opened.consumer("group", "%LMQ%a", begin="earliest") as consumer:
         opened.put(to("%LMQ%a"))
         record = next(iter(consumer))
@@ -112,7 +112,7 @@ def test_a_waiting_pull_of_a_light_queue_is_woken(opened):
     ("names", "said"), [("../x", "illegal character"), ("a,,b", "blank"), (",".join(["q" * 100] * 330), "too long")]
 )
 def test_names_that_no_topic_may_have_are_refused(opened, names, said):
-    """Nothing is stored; a name becomes a directory."""
+    """Nothing is stored, because a name becomes a directory."""
     with pytest.raises(MessageIllegal, match=said):
         opened.put(to(names))
     with pytest.raises(MessageIllegal, match="lack space for the offsets"):
@@ -121,7 +121,7 @@ def test_names_that_no_topic_may_have_are_refused(opened, names, said):
 
 
 def test_there_may_be_so_many_light_queues(tmp_path):
-    """One more is refused by RocketMQ's status, alone in its batch of tasks; those that are there go on."""
+    """One more is refused with RocketMQ's status, alone in its batch of tasks; existing ones continue."""
     with reput.open(tmp_path / "store", mode="inline", max_lmq_consume_queue_num=1, **SETTINGS) as store:
         store.put(to("%LMQ%a"))
         with pytest.raises(MessageIllegal, match="LMQ_CONSUME_QUEUE_NUM_EXCEEDED"):
@@ -131,7 +131,7 @@ def test_there_may_be_so_many_light_queues(tmp_path):
 
 
 def test_it_is_off_unless_asked_for(tmp_path):
-    """The property is carried, as everything that somebody else may use."""
+    """The property is stored like any other."""
     with reput.open(tmp_path / "store", mode="inline") as store:
         store.put(to("%LMQ%a"))
         assert next(iter(store.records())).properties == {NAMES: "%LMQ%a", "KEYS": "k", "TAGS": "t"}

@@ -1,4 +1,4 @@
-"""Records: what was encoded is what is decoded, alone and thousands at a time, and nothing else is taken for one."""
+"""Records: encoding and decoding are inverse, alone and in bulk, and other bytes are not taken for records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_was_encoded_is_what_is_decoded(fields, commit_log_offset, born_hos
 
 
 def test_a_record_that_was_read_is_like_one_that_was_made():
-    """Equal in any order of asking, as text, copied and pickled; none can be changed, or has what no record has."""
+    """They are equal in any order of access, as text, copied and pickled; they are immutable, with fixed attributes."""
     fields = {
         "topic": "orders",
         "queue_id": 3,
@@ -102,7 +102,7 @@ def test_a_record_that_was_read_is_like_one_that_was_made():
 
 
 def test_a_record_keeps_its_bytes_when_those_it_was_read_from_change():
-    """What is asked for later is what was there."""
+    """Later accesses see the original bytes."""
     fields = {"topic": b"orders", "body": b"body", "properties": encode_properties({"TAGS": "paid"})}
     host = encode_host("127.0.0.1", 1)
     numbers = dict.fromkeys(("queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
@@ -118,7 +118,7 @@ def test_a_record_keeps_its_bytes_when_those_it_was_read_from_change():
     cut=st.integers(0, 400),
 )
 def test_a_run_of_records_is_located_up_to_the_one_that_is_cut(many, begin, cut):
-    """With the same fields as one by one; where the bytes end in the middle of a record, it asks for more."""
+    """With the same fields as one by one; if the bytes end within a record, more are requested."""
     data = b""
     for fields, born_host, store_host in many:
         data += encoded(fields, begin + len(data), born_host, store_host)
@@ -143,7 +143,7 @@ def test_a_run_of_records_is_located_up_to_the_one_that_is_cut(many, begin, cut)
     cut=st.integers(0, 300),
 )
 def test_records_of_one_size_are_located_together_and_at_the_same_places(runs, cut):
-    """However many lie one behind the other, and whatever size comes next."""
+    """However many are consecutive, and whatever size comes next."""
     fields = {"topic": b"orders", "properties": b"", "born_host": encode_host("127.0.0.1", 1)}
     numbers = dict.fromkeys(("queue_id", "flag", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
     data, ends = bytearray(), []
@@ -160,7 +160,7 @@ def test_records_of_one_size_are_located_together_and_at_the_same_places(runs, c
 
 @given(fields=FIELDS, host=HOSTS, offset=st.integers(0, 2**40), at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_record_with_one_bit_flipped_is_never_decoded_as_longer_or_elsewhere(fields, host, offset, at, bit):
-    """Whatever is located begins at its own offset and ends where its size says; a body that changed is found out."""
+    """Any located record begins at its own offset and ends after its size; a changed body is detected."""
     data = bytearray(encoded(fields, offset, host, host))
     at %= len(data)
     data[at] ^= 1 << bit
@@ -175,7 +175,7 @@ def test_a_record_with_one_bit_flipped_is_never_decoded_as_longer_or_elsewhere(f
 
 @given(fields=FIELDS, host=HOSTS, lost=st.integers(1, 200))
 def test_zeros_in_topic_or_properties_are_found_though_no_sum_covers_them(fields, host, lost):
-    """Where a page was lost, sizes and body CRC still fit."""
+    """If a page was lost, sizes and body CRC still match."""
     data = bytearray(encoded({**fields, "properties": {"name": "v" * 200}}, 0, host, host))
     data[len(data) - lost :] = bytes(lost)
     columns, _ = locate_records(bytes(data), 0, len(data) + 100)

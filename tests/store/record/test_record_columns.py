@@ -1,4 +1,4 @@
-"""Columns of records: the queues of many records at once are those of each record by itself."""
+"""Columns of records: the queues of many records are the same as those of each record alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from written_log import WrittenLog
 
 
 def queues_of(columns):
-    """Return the queue of each record, through the numbers that stand for them."""
+    """Return the queue of each record, resolved from the queue numbers."""
     queues, index = columns.queues()
     assert len(set(queues)) == len(queues)
     return [queues[number] for number in index.tolist()]
@@ -29,7 +29,7 @@ def columns_of(store):
 @pytest.mark.parametrize("name", CLEAN_SETS)
 @pytest.mark.parametrize("collide", [False, True])
 def test_queues_are_those_of_each_record(golden_read_only, monkeypatch, name, collide):
-    """Also where the numbers that topics are told apart by are the same."""
+    """Even if the numbers that distinguish topics collide."""
     if collide:
         monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
     for columns in columns_of(golden_read_only(name) / "store"):
@@ -40,7 +40,7 @@ def test_queues_are_those_of_each_record(golden_read_only, monkeypatch, name, co
 
 
 def test_topics_of_one_number_that_share_no_queue_id_are_told_apart(tmp_path, monkeypatch):
-    """What is told apart by its queue id has its own topic all the same."""
+    """Records that differ in their queue id also keep their own topic."""
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
     written = [(b"one", 0), (b"two", 1), (b"one", 0), (b"two", 2)]
     for topic, queue_id in written:

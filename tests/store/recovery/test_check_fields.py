@@ -1,4 +1,4 @@
-"""CheckFields: fields that no CRC covers are named where their neighbours contradict them, and nowhere else."""
+"""CheckFields: fields without a CRC are reported exactly where the neighbouring records contradict them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def store(tmp_path):
-    """Return a store with twelve messages in two queues, a minute between two."""
+    """Return a store with twelve messages in two queues, one per minute."""
     clock = ManualClock()
     opened = open_store(tmp_path, clock=clock)
     for number in range(12):
@@ -28,7 +28,7 @@ def store(tmp_path):
 
 
 def damage(store):
-    """Return what a check names: begin, end and reason."""
+    """Return the findings of a check: begin, end and reason."""
     return [(found.begin, found.end, found.reason) for found in check_store(store, Settings()).damage]
 
 
@@ -49,7 +49,7 @@ GARBLED = [
 @pytest.mark.parametrize("number", [2, 6, 11])
 @pytest.mark.parametrize(("at", "data", "reason"), GARBLED)
 def test_a_garbled_field_is_named_with_the_range_of_its_record(store, number, at, data, reason):
-    """Its record alone, whatever else in the log looks odd because of it."""
+    """Only its record, whatever else in the log looks odd because of it."""
     record = records(store)[number]
     overwrite(store, record.commit_log_offset + at, data)
     found = damage(store)
@@ -61,7 +61,7 @@ def test_a_garbled_field_is_named_with_the_range_of_its_record(store, number, at
 @pytest.mark.parametrize("number", [2, 11])
 @pytest.mark.parametrize(("at", "data", "reason"), GARBLED)
 def test_a_dump_shows_the_range_and_not_what_nobody_wrote(store, number, at, data, reason):
-    """In the record's place; all others are there as they are."""
+    """In the record's place; all others are shown unchanged."""
     before = list(dump_log(store))
     record = before[number]
     overwrite(store, record.commit_log_offset + at, data)
@@ -75,7 +75,7 @@ def test_a_dump_shows_the_range_and_not_what_nobody_wrote(store, number, at, dat
 
 @pytest.mark.parametrize("number", [6, 11])
 def test_an_opening_says_which_records_are_garbled(store, number, caplog):
-    """Where it has to walk the log, as after a crash; it goes on behind them."""
+    """If it must walk the log, as after a crash; the log continues after them."""
     record = records(store)[number]
     overwrite(store, record.commit_log_offset + 20, (99).to_bytes(8, "big"))
     open_store(store).close(views_complete=True)
@@ -84,7 +84,7 @@ def test_an_opening_says_which_records_are_garbled(store, number, caplog):
 
 
 def test_a_dump_names_at_its_end_what_it_found_out_too_late(store, monkeypatch):
-    """One extent is looked at ahead. Here it is a record, and the next one of the queue comes two records behind."""
+    """The check looks one extent ahead. Here that is a record, and the queue's next record comes two records later."""
     monkeypatch.setattr("reput.store.recovery.log_walk.CHUNK_SIZE", 300)
     record = records(store)[4]
     overwrite(store, record.commit_log_offset + 20, (99).to_bytes(8, "big"))
@@ -96,7 +96,7 @@ def test_a_dump_names_at_its_end_what_it_found_out_too_late(store, monkeypatch):
 
 @pytest.mark.parametrize(("at", "data", "reason"), [row for row in GARBLED if row[0] not in (12, 20)])
 def test_the_first_record_of_the_log_is_named_too(store, at, data, reason):
-    """It has no neighbour before it. The first queue offset of a queue cannot be checked."""
+    """It has no earlier neighbour. The first queue offset of a queue cannot be checked."""
     overwrite(store, at, data)
     [(begin, end, named)] = damage(store)
     assert (begin, end) == (0, 201)
@@ -104,7 +104,7 @@ def test_the_first_record_of_the_log_is_named_too(store, at, data, reason):
 
 
 def test_a_record_that_is_gone_leaves_a_hole_that_is_named(tmp_path):
-    """At the record behind it."""
+    """At the record after it."""
     opened = open_store(tmp_path)
     for number in range(6):
         if number == 3:
@@ -117,7 +117,7 @@ def test_a_record_that_is_gone_leaves_a_hole_that_is_named(tmp_path):
 
 
 def test_a_queue_that_begins_anew_is_no_damage(tmp_path):
-    """So it is after a topic was deleted."""
+    """For example after a topic was deleted."""
     opened = open_store(tmp_path)
     for number in range(6):
         if number == 3:
@@ -128,7 +128,7 @@ def test_a_queue_that_begins_anew_is_no_damage(tmp_path):
 
 
 def test_a_clock_that_was_set_back_is_no_damage(tmp_path):
-    """RocketMQ stores whatever its clock says, and the clock stays where it was set."""
+    """RocketMQ stores its clock's time, and the clock stayed where it was set."""
     opened = open_store(tmp_path)
     for ms in (START_MS, START_MS + 9 * HOUR_MS, START_MS + 9 * HOUR_MS + 1, START_MS + 1, START_MS + 2):
         opened.appender.store_timestamp = 0
@@ -139,7 +139,7 @@ def test_a_clock_that_was_set_back_is_no_damage(tmp_path):
 
 
 def test_the_last_record_is_held_against_the_present(tmp_path):
-    """It has no neighbour behind it."""
+    """It has no later neighbour."""
     opened = open_store(tmp_path)
     opened.put(Message("orders", b"x"))
     result = opened.put(Message("orders", b"x"))
@@ -162,7 +162,7 @@ def test_text_beyond_ascii_is_as_good_as_any(tmp_path):
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])
 @pytest.mark.parametrize("at", ["first", "last"])
 def test_properties_that_are_no_text_are_found_wherever_they_lie(tmp_path, bad, at):
-    """In the first record and in the last, at the first byte and at the last."""
+    """In the first and in the last record, at the first and at the last byte."""
     opened = open_store(tmp_path)
     results = [opened.put(Message("orders", b"x", properties={"name": "n" * 50})) for _ in range(4)]
     begin, end = [*(result.commit_log_offset for result in results), opened.appended][bad : bad + 2]

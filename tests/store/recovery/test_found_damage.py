@@ -1,4 +1,4 @@
-"""Damage that readers of an open store came upon is in its status, also when it is closed, until it is gone."""
+"""Damage found by readers of an open store is in its status, also after closing, until it is repaired."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {"body": 90, "head": 4}
 
 
 def damaged_store(store, at):
-    """Return a record of a store that was closed, and has it damaged since at this byte; and the bytes it had."""
+    """Damage a record of a closed store at this byte; return it and its original bytes."""
     with reput.open(store, mode="inline", **SMALL) as opened:
         # More than the bytes at the log's end that an opening compares.
         results = [opened.put(reput.Message("orders", bytes(400), keys=[f"k{number}"])) for number in range(COUNT)]
@@ -34,14 +34,14 @@ def damaged_store(store, at):
 
 
 def rows(status):
-    """Return what a status says of damage."""
+    """Return the damage rows of a status."""
     return [(row.begin, row.end, row.accepted) for row in status.damage]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["get", "query", "records"])
 def test_what_a_reader_met_is_in_the_status_until_it_is_whole_again(tmp_path, kind, how):
-    """While the store is open and when it is closed, once for each place; a copy that was put back ends it."""
+    """While the store is open and when it is closed, once per place; restoring a copy ends it."""
     store = tmp_path / "store"
     place, whole = damaged_store(store, KINDS[kind])
     begin, end = place.commit_log_offset, place.next_commit_log_offset
@@ -66,7 +66,7 @@ def test_what_a_reader_met_is_in_the_status_until_it_is_whole_again(tmp_path, ki
 
 
 def test_damage_that_was_accepted_is_in_the_status_as_that(tmp_path):
-    """It is no reason to call the store unhealthy; damage that no operator has accepted is."""
+    """The store does not count as unhealthy for it, unlike for damage that was not accepted."""
     store = tmp_path / "store"
     place, _ = damaged_store(store, KINDS["body"])
     begin, end = place.commit_log_offset, place.next_commit_log_offset
@@ -88,7 +88,7 @@ def test_damage_that_was_accepted_is_in_the_status_as_that(tmp_path):
 
 
 def test_a_reader_beside_the_writer_writes_nothing_down(tmp_path):
-    """A read-only store changes not a byte on disk."""
+    """A read-only store changes no byte on disk."""
     store = tmp_path / "store"
     damaged_store(store, KINDS["head"])
     with reput.open(store, read_only=True, **SMALL) as opened:
@@ -99,7 +99,7 @@ def test_a_reader_beside_the_writer_writes_nothing_down(tmp_path):
 
 
 def test_a_stopped_view_that_ends_before_damage_says_so(tmp_path):
-    """The dispatcher stood there until the store was closed."""
+    """The dispatcher stopped there before the store was closed."""
     store = tmp_path / "store"
     place, _ = damaged_store(store, KINDS["head"])
     (store / "reput" / "views" / "index" / "cursor").unlink()

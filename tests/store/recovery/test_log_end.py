@@ -1,4 +1,4 @@
-"""The end of a log that the reader does not write: torn tails, stale bytes, and what a power cut leaves."""
+"""The end of a log as seen by a reader: torn tails, stale bytes, and the state after a power cut."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_end_is_behind_the_last_record(tmp_path: Path, unclean: bool):
 
 @pytest.mark.parametrize("unclean", [False, True], ids=["clean", "unclean"])
 def test_a_torn_last_record_is_not_part_of_the_log(tmp_path: Path, unclean: bool):
-    """Size and magic are there, the body is not: the log ends before it."""
+    """Size and magic code exist, the body does not: the log ends before it."""
     log = filled_log(tmp_path)
     torn = log.append(b"torn" * 20)
     log.data[torn + 100 :] = bytes(len(log.data) - torn - 100)
@@ -47,7 +47,7 @@ def test_a_torn_last_record_is_not_part_of_the_log(tmp_path: Path, unclean: bool
 
 
 def test_a_record_whose_crc_is_wrong_at_the_end_is_not_part_of_the_log(tmp_path: Path):
-    """Lengths fit, but the body is not the one that was appended."""
+    """The sizes are right, but the body is not the appended one."""
     log = filled_log(tmp_path)
     last = log.append(b"whole")
     log.data[last + 88] ^= 1
@@ -55,7 +55,7 @@ def test_a_record_whose_crc_is_wrong_at_the_end_is_not_part_of_the_log(tmp_path:
 
 
 def test_after_a_crash_every_record_behind_the_checkpoint_is_checked(tmp_path: Path):
-    """Pages reach the disk in any order: a torn record before whole ones is damage, and the log goes on behind it."""
+    """Pages reach the disk in any order: a torn record before whole ones is damage, and the log continues after it."""
     log = filled_log(tmp_path)
     log.data[log.offsets[30] + 88] ^= 1
     store = log.save()
@@ -64,7 +64,7 @@ def test_after_a_crash_every_record_behind_the_checkpoint_is_checked(tmp_path: P
 
 
 def test_old_records_behind_the_end_are_not_part_of_the_log(tmp_path: Path):
-    """RocketMQ cuts without zeroing: what follows the end was stored before the last record, and stays out."""
+    """RocketMQ cuts without zeroing: the bytes after the end were stored before the last record, and do not count."""
     old = WrittenLog(tmp_path)
     for number in range(30):
         old.append(b"old", store_timestamp=1_000 + number)
@@ -77,7 +77,7 @@ def test_old_records_behind_the_end_are_not_part_of_the_log(tmp_path: Path):
 
 
 def test_asking_again_sees_what_was_appended_since(tmp_path: Path):
-    """From an earlier end on only what is new is looked at, over the end of a segment too."""
+    """From an earlier end on, only the new part is read, also across segments."""
     log = filled_log(tmp_path, 3)
     store = log.save()
     ends = [end_of(store)]
@@ -91,7 +91,7 @@ def test_asking_again_sees_what_was_appended_since(tmp_path: Path):
 
 
 def test_forcing_the_log_changes_nothing(tmp_path: Path):
-    """A reader may force what was appended to disk."""
+    """A reader may force the appended part to disk."""
     log = filled_log(tmp_path)
     store = log.save()
     before = {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
@@ -100,7 +100,7 @@ def test_forcing_the_log_changes_nothing(tmp_path: Path):
 
 
 def test_what_retention_took_meanwhile_needs_no_forcing(tmp_path: Path):
-    """It takes only what is on disk."""
+    """It removes only what is on disk."""
     log = filled_log(tmp_path, 60)
     store = log.save()
     segments = Segments(store / "commitlog")

@@ -57,7 +57,7 @@ def test_no_byte_of_a_real_log_is_passed_over(golden_read_only, golden_about, na
     [(0, "size"), (4, "magic"), (8, "body CRC"), (28, "own offset"), (39, "sys flag"), (84, "body size"), (90, "body")],
 )
 def test_a_flipped_bit_in_the_middle_is_damage(log, at, what):
-    """The range is that of one record; the log goes on behind it."""
+    """The range is that of one record; the log continues after it."""
     log.save()
     begin, end = log.offsets[5], log.offsets[6]
     overwrite(log.store, begin + at, bytes([log.data[begin + at] ^ 0x10]))
@@ -66,14 +66,14 @@ def test_a_flipped_bit_in_the_middle_is_damage(log, at, what):
 
 
 def test_a_flipped_bit_in_the_last_record_is_a_tail(log):
-    """No record follows that could say whether the log went on."""
+    """No later record shows whether the log continued."""
     log.save()
     overwrite(log.store, log.offsets[-1] + 200, b"?")
     assert extents(log.store)[-1] == f"tail {log.offsets[-1]}..{log.end}"
 
 
 def test_a_hole_of_zeros_in_the_middle_is_damage(log):
-    """Records behind it continue their queues, so the bytes were lost."""
+    """Records after it continue their queues, so the bytes were lost."""
     log.save()
     overwrite(log.store, log.offsets[1], bytes(log.offsets[3] - log.offsets[1]))
     assert extents(log.store)[:3] == [
@@ -92,7 +92,7 @@ def test_a_missing_segment_is_damage(log):
 
 @pytest.mark.parametrize("left", [0, 1, 500, 1800])
 def test_a_segment_that_was_cut_short_is_damage(log, left):
-    """Records that are still whole are read, and the segments behind it."""
+    """Records that are still whole are read, and so are the later segments."""
     log.save()
     path = log.store / "commitlog" / f"{4096:020d}"
     path.write_bytes(path.read_bytes()[:left])
@@ -114,14 +114,14 @@ def test_a_blank_that_does_not_fill_its_segment_is_damage(log):
 
 
 def test_old_records_behind_the_end_are_stale(tmp_path):
-    """RocketMQ cuts without zeroing. What lies behind is older and repeats queue offsets, so the log does not go on."""
+    """RocketMQ cuts without zeroing. The later bytes are older and repeat queue offsets, so the log has ended."""
     old = WrittenLog(tmp_path / "old", SEGMENT_SIZE)
     for _ in range(8):
         old.append(b"o" * 500)
     new = WrittenLog(tmp_path / "new", SEGMENT_SIZE)
     for _ in range(3):
         new.append(b"o" * 500)
-    # After the cut behind the third record the log was written on, by records of another size.
+    # After the cut following the third record, the log was continued with records of another size.
     for number in range(2):
         new.append(b"n" * 600, store_timestamp=START_MS + 1000 + number)
     new.data += old.data[len(new.data) :]
@@ -131,7 +131,7 @@ def test_old_records_behind_the_end_are_stale(tmp_path):
 
 
 def test_a_log_goes_on_though_the_clock_went_back_a_little(log):
-    """Only a record behind an unreadable range is asked for its time; others may have any."""
+    """Only the time of a record after an unreadable range is checked; other times may be arbitrary."""
     log.append(b"late", store_timestamp=START_MS - 5000)
     log.append(b"later", store_timestamp=START_MS + 5000)
     log.save()
@@ -141,7 +141,7 @@ def test_a_log_goes_on_though_the_clock_went_back_a_little(log):
 
 @pytest.mark.parametrize("torn", range(1, 40))
 def test_a_record_torn_in_its_texts_is_the_tail_of_an_unclean_log(tmp_path, torn):
-    """Lengths and body CRC of such a record fit, so RocketMQ keeps it, with zeros inside."""
+    """Sizes and body CRC of such a record are right, so RocketMQ keeps it, with zeros inside."""
     for properties in (b"TAGS\x01tag\x02KEYS\x01key\x02", b""):
         log = WrittenLog(tmp_path / f"{len(properties)}", SEGMENT_SIZE)
         log.append(b"first")
@@ -158,7 +158,7 @@ def test_a_record_torn_in_its_texts_is_the_tail_of_an_unclean_log(tmp_path, torn
 
 
 def test_a_record_with_a_zero_byte_that_others_follow_is_kept(log):
-    """What was torn can only be the last record."""
+    """Only the last record can have been torn."""
     log.append(b"odd", properties=b"a\x01\x00\x02")
     log.append(b"last")
     log.save()
@@ -166,14 +166,14 @@ def test_a_record_with_a_zero_byte_that_others_follow_is_kept(log):
 
 
 def test_a_walk_can_begin_where_a_record_begins(log):
-    """What is known of the log before is given to it."""
+    """The state of the log before it is passed in."""
     log.save()
     assert extents(log.store, begin=log.offsets[9]) == [f"records {log.offsets[9]}..{log.end} count=3"]
     assert extents(log.store, begin=log.end) == []
 
 
 def test_a_walk_learns_the_next_queue_offsets(tmp_path):
-    """Prepared and rolled back records take none; multi-dispatch and inner batches take theirs."""
+    """Prepared and rolled-back records have none; multi-dispatch and inner batches have theirs."""
     log = WrittenLog(tmp_path / "store", 16 << 10)
     log.append(queue_offset=4)
     log.append(topic=b"half", sys_flag=4, queue_offset=0)
@@ -212,7 +212,7 @@ def test_records_larger_than_a_read_are_taken_whole(tmp_path):
 
 
 def test_walking_changes_nothing(log):
-    """Not even what it judges to be damage."""
+    """Not even what it considers damage."""
     log.save()
     overwrite(log.store, log.offsets[2], bytes(100))
     before = log_bytes(log.store)

@@ -1,4 +1,4 @@
-"""QueueProof: what the view's cursor and the log prove of a queue's end."""
+"""QueueProof: the end of a queue, as proved by the view's cursor and the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 
 
 @pytest.fixture
 def written(tmp_path):
-    """Return a closed store with 10 messages in one queue, others between them, and where the log ends."""
+    """Return a closed store with 10 messages in one queue, others between them, and the log's end."""
     store = tmp_path / "store"
     with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SIZES) as opened:
         for number in range(10):
@@ -26,13 +26,13 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("at_rest", [True, False])
 def test_the_views_cursor_says_how_far_a_queue_reached(written, at_rest):
-    """And the log has the last message."""
+    """The log has the last message."""
     store, log_end = written
     assert QueueProof(store).end("orders", 1, 4, 0, log_end, at_rest) == 10
 
 
 def test_a_cursor_of_another_log_proves_nothing(written):
-    """A RocketMQ has cut the log since, or the cursor lies behind what is built."""
+    """RocketMQ has cut the log since, or the cursor is beyond the built part."""
     store, log_end = written
     proof = QueueProof(store)
     assert proof.kept_end("orders", 1, log_end - 1) is None
@@ -43,7 +43,7 @@ def test_a_cursor_of_another_log_proves_nothing(written):
 
 
 def test_the_log_says_how_far_a_queue_reaches_where_there_is_no_cursor(written):
-    """From the queue's last good record on; a record of another queue, or of a later place, is no proof."""
+    """From the queue's last valid record on; a record of another queue or of a later place is no proof."""
     store, log_end = written
     shutil.rmtree(store / "reput")
     proof = QueueProof(store)
@@ -55,7 +55,7 @@ def test_the_log_says_how_far_a_queue_reaches_where_there_is_no_cursor(written):
 
 
 def test_further_queues_of_a_record_are_proven_by_it(tmp_path):
-    """The record names them, and its place in each."""
+    """The record contains their names and its queue offset in each."""
     store = tmp_path / "store"
     further = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
     with reput.open(store, mode="inline", enable_multi_dispatch=True, enable_lmq=True, **SIZES) as opened:
@@ -67,7 +67,7 @@ def test_further_queues_of_a_record_are_proven_by_it(tmp_path):
 
 
 def test_the_chain_of_records_tells_where_one_begins(written):
-    """And where none does."""
+    """It also tells where none begins."""
     store, _ = written
     with reput.open(store, read_only=True, **SIZES) as opened:
         second = opened.get("orders", 1, 1, 1).records[0].commit_log_offset

@@ -1,4 +1,4 @@
-"""Recovery: where a log ends after everything that can happen to one, and how its queues go on."""
+"""Recovery: the end of a log after every kind of damage, and the next queue offsets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from written_log import WrittenLog
 
 
 def recovered(store, store_id="0" * 32):
-    """Return what a recovery finds, without opening the store."""
+    """Return the result of a recovery, without opening the store."""
     return recover(store, Segments(store / "commitlog"), store_id, START_MS, None)
 
 
@@ -53,7 +53,7 @@ def recovered(store, store_id="0" * 32):
     ids=["texts", "empty", "zeros", "property"],
 )
 def test_a_last_record_that_is_torn_at_any_byte_is_cut(tmp_path, message):
-    """Whatever of it reached the disk: the log ends before it, its queue offset is given again, and nothing is lost."""
+    """Whatever part of it reached the disk: the log ends before it, its queue offset is reused, and nothing is lost."""
     store = tmp_path / "store"
     opened = open_store(store, files=UnforcedFiles())
     opened.put(Message("orders", b"first", tags="tag"))
@@ -78,7 +78,7 @@ def test_a_last_record_that_is_torn_at_any_byte_is_cut(tmp_path, message):
 
 @pytest.mark.parametrize("left", range(0, 30, 3))
 def test_a_batch_that_is_torn_ends_with_its_last_whole_record(tmp_path, left):
-    """What was before it in the batch is there."""
+    """The batch's earlier records exist."""
     store = tmp_path / "store"
     opened = open_store(store)
     results = opened.put_batch([Message("orders", b"body", tags="t") for _ in range(6)])
@@ -91,7 +91,7 @@ def test_a_batch_that_is_torn_ends_with_its_last_whole_record(tmp_path, left):
 
 
 def test_a_segment_that_was_made_ahead_is_no_damage(tmp_path):
-    """It has not a byte in it, and goes."""
+    """It is empty, and is removed."""
     store = tmp_path / "store"
     opened = open_store(store)
     opened.put(message_of_size(3900))
@@ -105,7 +105,7 @@ def test_a_segment_that_was_made_ahead_is_no_damage(tmp_path):
 
 
 def test_an_empty_last_segment_file_is_no_damage(tmp_path):
-    """Its making was interrupted before it had its size. The log rolls into it as if it were not there."""
+    """Its creation was interrupted before it had its size. The log rolls into it as if it did not exist."""
     store = tmp_path / "store"
     opened = open_store(store)
     opened.put(message_of_size(3900))
@@ -127,7 +127,7 @@ def test_a_hole_in_a_log_that_was_closed_is_damage(tmp_path):
     opened.close(views_complete=True)
     begin, end = results[2].commit_log_offset, results[5].commit_log_offset
     overwrite(store, begin, bytes(end - begin))
-    # reput would not look at what lies behind its own mark, which still holds.
+    # reput would not read beyond its own mark, which is still valid.
     assert recovered(store).end == results[-1].next_commit_log_offset
     (store / "reput" / "queue_offsets").unlink()
     with pytest.raises(DamagedStore, match=f"from={begin} until={end}"):
@@ -135,7 +135,7 @@ def test_a_hole_in_a_log_that_was_closed_is_damage(tmp_path):
 
 
 def test_a_last_record_that_is_garbled_after_a_clean_close_is_damage(tmp_path):
-    """It was there when the store was closed. It is not taken for something that a crash left."""
+    """It existed when the store was closed, so it is not treated as the result of a crash."""
     store = tmp_path / "store"
     opened = open_store(store)
     results = [opened.put(message_of_size(500)) for _ in range(3)]
@@ -148,7 +148,7 @@ def test_a_last_record_that_is_garbled_after_a_clean_close_is_damage(tmp_path):
 
 @pytest.mark.parametrize("left", [1, 1000])
 def test_a_log_that_is_shorter_than_when_it_was_closed_is_damaged(tmp_path, left):
-    """Whether the records went with or without a trace."""
+    """Whether the missing records left traces or not."""
     store = tmp_path / "store"
     opened = open_store(store)
     for _ in range(5):
@@ -164,7 +164,7 @@ def test_a_log_that_is_shorter_than_when_it_was_closed_is_damaged(tmp_path, left
 
 
 def test_old_records_behind_the_end_are_put_away(tmp_path):
-    """RocketMQ leaves them there when it cuts. They are kept, and no reader meets them again."""
+    """RocketMQ leaves them when it cuts. They are kept elsewhere, and no reader meets them again."""
     old = WrittenLog(tmp_path / "old", SEGMENT_SIZE)
     for _ in range(12):
         old.append(b"o" * 500)
@@ -188,7 +188,7 @@ def test_old_records_behind_the_end_are_put_away(tmp_path):
 
 
 def test_a_rocketmq_that_went_on_is_noticed(tmp_path):
-    """It removes no file of ours and writes behind our end: from there on its history begins, and the queues go on."""
+    """It keeps our files and writes after our end: its history begins there, and the queues continue."""
     store = tmp_path / "store"
     opened = open_store(store)
     for _ in range(3):
@@ -204,14 +204,14 @@ def test_a_rocketmq_that_went_on_is_noticed(tmp_path):
 
 
 def append_by_hand(store, end, queue_offset, body=b"by another program", store_timestamp=START_MS + 1):
-    """Write one record at *end*, as a RocketMQ would."""
+    """Write one record at *end*, like RocketMQ."""
     other = WrittenLog(store.parent / "other", SEGMENT_SIZE, begin=end)
     other.append(body, queue_offset=queue_offset, store_timestamp=store_timestamp)
     overwrite(store, end, bytes(other.data))
 
 
 def test_a_rocketmq_that_cut_and_wrote_anew_is_noticed(tmp_path):
-    """From the last mark on that still holds, the log is another's."""
+    """From the last valid mark on, the log belongs to the other program."""
     store = tmp_path / "store"
     opened = open_store(store)
     results = [opened.put(message_of_size(300, tags="a")) for _ in range(3)]
@@ -231,7 +231,7 @@ def test_a_rocketmq_that_cut_and_wrote_anew_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("overtaken", [True, False], ids=["beyond-our-end", "below-our-end"])
 def test_what_retention_took_is_unknown_and_not_refuted(tmp_path, caplog, overtaken):
-    """A RocketMQ ran on for longer than it keeps its files: the new history begins at the log's minimum, never at 0."""
+    """RocketMQ ran for longer than it keeps its files: the new history begins at the log's minimum, never at 0."""
     store = tmp_path / "store"
     opened = open_store(store)
     for _ in range(30):
@@ -255,7 +255,7 @@ def test_what_retention_took_is_unknown_and_not_refuted(tmp_path, caplog, overta
 
 
 def test_queues_without_a_record_go_on_where_their_files_end(tmp_path):
-    """The log was trimmed; only the units tell how far the queue was."""
+    """The log was trimmed; only the units show the queue's end."""
     log = WrittenLog(tmp_path / "store", SEGMENT_SIZE, begin=SEGMENT_SIZE)
     log.append(topic=b"orders", queue_offset=7)
     log.save()
@@ -272,7 +272,7 @@ def test_queues_without_a_record_go_on_where_their_files_end(tmp_path):
 
 
 def test_what_was_known_to_be_on_disk_is_not_given_up_as_torn(tmp_path):
-    """A crash takes only what was not forced. Where the log ends before a mark of ours, records were lost."""
+    """A crash only takes unforced bytes. If the log ends before our mark, records were lost."""
     store = tmp_path / "store"
     opened = open_store(store)
     for _ in range(4):
@@ -289,7 +289,7 @@ def test_what_was_known_to_be_on_disk_is_not_given_up_as_torn(tmp_path):
 
 
 def test_a_store_whose_log_is_gone_does_not_begin_anew(tmp_path):
-    """Its id is known to cursors that would take other records for those they saw."""
+    """Its id is in cursors, which would mistake new records for the ones they saw."""
     store = tmp_path / "store"
     opened = open_store(store)
     opened.put(message_of_size(300))
@@ -320,7 +320,7 @@ def test_a_store_that_rocketmq_closed_goes_on_where_it_ended(golden, golden_quer
     assert not (store / "reput" / "cut").exists()
 
 
-# Not to be repeated: RocketMQ keeps a record that is torn in its properties, with zeros in them.
+# RocketMQ keeps a record that is torn in its properties, with zeros in them; reput does not.
 SOFT_END = {"crash-5.3/soft-before": 169476}
 CRASHED = [
     *(f"crash-5.3/{part}" for part in ("before", "torn-before", "soft-before", "lost-before")),
@@ -332,7 +332,7 @@ CRASHED = [
 
 @pytest.mark.parametrize("name", CRASHED)
 def test_a_store_that_crashed_or_was_trimmed_goes_on_where_the_real_one_does(golden, golden_queries, name):
-    """The log ends where the real store found its end, and the queues of it go on at its offsets."""
+    """The log ends at the real store's end, and its queues continue at the same offsets."""
     set_name, _, part = name.partition("/")
     store = golden(set_name) / part / "store"
     opened = open_store(store)
@@ -341,7 +341,7 @@ def test_a_store_that_crashed_or_was_trimmed_goes_on_where_the_real_one_does(gol
     assert opened.commit_log_offset_min == log["minOffset"]
     ends = {(line["topic"], line["queueId"]): line["maxOffset"] for line in golden_queries(name, "queue")}
     found = {queue: opened.queue_offsets.next_offset(*queue) for queue in ends}
-    # The torn record's queue is the only one that may be one message shorter.
+    # Only the torn record's queue may be one message shorter.
     assert sum(ends.values()) - sum(found.values()) == (name in SOFT_END)
     assert all(0 <= end - found[queue] <= 1 for queue, end in ends.items())
     opened.close(views_complete=True)
@@ -349,7 +349,7 @@ def test_a_store_that_crashed_or_was_trimmed_goes_on_where_the_real_one_does(gol
 
 @pytest.mark.parametrize("part", ["before", "lost-before"])
 def test_every_send_that_was_acknowledged_before_the_kill_is_there(golden, part):
-    """None may be lost by opening the store for writing."""
+    """Opening the store for writing must not lose any."""
     folder = golden("crash-5.3")
     store = folder / part / "store"
     opened = open_store(store)
@@ -363,11 +363,11 @@ def test_every_send_that_was_acknowledged_before_the_kill_is_there(golden, part)
     opened.close(views_complete=True)
 
 
-# What a power cut leaves.
+# The state after a power cut.
 
 
 def store_with_lost_page(directory, lost, *, forced=0):
-    """Put ten records, of which the first *forced* are known to be on disk, lose 100 bytes of record *lost*; killed."""
+    """Put ten records, the first *forced* of them marked as durable; lose 100 bytes of record *lost*; then kill."""
     opened = open_store(directory, files=UnforcedFiles())
     puts = [opened.put(message_of_size(300, keys=f"k{number}")) for number in range(10)]
     if forced:
@@ -380,14 +380,14 @@ def store_with_lost_page(directory, lost, *, forced=0):
 
 
 def reopened(directory, boot):
-    """Open the store on a machine that is in its start number *boot*."""
+    """Open the store on a machine at its start number *boot*."""
     clock = ManualClock()
     clock.boot = boot
     return open_store(directory, files=UnforcedFiles(), clock=clock)
 
 
 def test_a_page_that_a_power_cut_took_ends_the_log(tmp_path):
-    """Whole records behind it were not forced either, and none were confirmed. They are put away, not deleted."""
+    """Later whole records were not forced or confirmed, either. They are moved away, not deleted."""
     puts = store_with_lost_page(tmp_path / "store", 4)
     opened = reopened(tmp_path / "store", boot=2)
     assert opened.appended == puts[4].commit_log_offset
@@ -397,7 +397,7 @@ def test_a_page_that_a_power_cut_took_ends_the_log(tmp_path):
 
 
 def test_a_hole_without_a_power_cut_is_damage(tmp_path):
-    """The kernel has every byte that a killed process wrote, so something else made the hole."""
+    """The kernel keeps every byte that a killed process wrote, so the hole has another cause."""
     puts = store_with_lost_page(tmp_path / "store", 4)
     with pytest.raises(DamagedStore, match=f"from={puts[4].commit_log_offset}"):
         reopened(tmp_path / "store", boot=1)
@@ -411,7 +411,7 @@ def test_a_hole_in_what_was_forced_is_damage_after_a_power_cut_too(tmp_path):
 
 
 def test_a_recovery_that_is_killed_anywhere_is_taken_up(tmp_path):
-    """Until it is done the store counts as written before the power cut, so that the hole is still none."""
+    """Until it is finished, the store counts as written before the power cut, so the hole is still no damage."""
     puts = store_with_lost_page(tmp_path / "store", 4)
     clock = ManualClock()
     clock.boot = 2
@@ -431,7 +431,7 @@ def test_a_recovery_that_is_killed_anywhere_is_taken_up(tmp_path):
 
 @pytest.mark.parametrize("part", ["topic", "properties"])
 def test_a_record_whose_texts_were_lost_ends_the_log_though_records_follow(tmp_path, part):
-    """No sum covers topic and properties. RocketMQ goes on with zeros in them."""
+    """No checksum covers topic and properties. RocketMQ continues with zeros in them."""
     opened = open_store(tmp_path / "store", files=UnforcedFiles())
     puts = [opened.put(Message("orders", b"body", properties={"name": "v" * 200})) for _ in range(5)]
     drop(opened)
@@ -443,7 +443,7 @@ def test_a_record_whose_texts_were_lost_ends_the_log_though_records_follow(tmp_p
 
 
 def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durable(tmp_path):
-    """Readers of durable bytes are shown it at once, and no later power cut may take it back."""
+    """Readers of durable bytes see it at once, so no later power cut may take it."""
     opened = open_store(tmp_path / "store", files=UnforcedFiles())
     end = [opened.put(message_of_size(300)) for _ in range(30)][-1].next_commit_log_offset
     drop(opened)
@@ -458,7 +458,7 @@ def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durabl
 
 
 def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
-    """Nothing is scanned, so a program that only puts does not wait for it."""
+    """Nothing is scanned, so a program that only puts does not load it."""
     program = """if True:
         import sys, reput
         for count in (1, 2):
@@ -475,13 +475,13 @@ def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
 
 @pytest.mark.parametrize("behind", [True, False], ids=["in the middle", "at the end"])
 def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_path, behind):
-    """It is whole, so it is no torn tail that could be cut; an operator decides, and the others stay readable."""
+    """It is complete, so it is not a torn tail that could be cut; an operator decides, and the others stay readable."""
     store = tmp_path / "store"
     for appends in (True, False, True)[: 2 + behind]:
         opened = open_store(
             store, files=UnforcedFiles(), enabled_append_prop_crc=appends, change_settings=["enabled_append_prop_crc"]
         )
-        # Across a segment's end.
+        # Across the end of a segment.
         results = [opened.put(Message("orders", b"x" * 300)) for _ in range(6)]
         if not appends:
             begin, end = results[0].commit_log_offset, results[-1].next_commit_log_offset
@@ -507,7 +507,7 @@ def test_a_record_without_its_own_crc_is_damage_where_all_are_to_have_one(tmp_pa
 
 
 def test_a_log_whose_records_all_carry_their_crc_is_recovered_as_any_other(tmp_path):
-    """A torn one at its end is cut, though all are to carry one."""
+    """A torn one at its end is cut, although all records must have a CRC."""
     store = tmp_path / "store"
     opened = open_store(store, files=UnforcedFiles(), enabled_append_prop_crc=True)
     results = [opened.put(Message("orders", b"x" * 300)) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""Topics that RocketMQ deleted and recreated: every builder gives a queue its new records alone."""
+"""Topics that RocketMQ deleted and recreated: every builder gives a queue only its new records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OLD, NEW = 12, 5
 def put(
     store: reput.Store, life: str, queue_id: int, count: int, topic: str = "orders"
 ) -> list[reput.PutMessageResult]:
-    """Put *count* messages that say which life they are of."""
+    """Put *count* messages whose bodies name their generation."""
     return [
         store.put(reput.Message(topic, f"{life} {queue_id} {number}".encode() + bytes(300), queue_id=queue_id))
         for number in range(count)
@@ -38,7 +38,7 @@ def put(
 
 
 def as_rocketmq_left(store: Path, *, killed: bool) -> Path:
-    """Take away what reput keeps for itself, and the lock's word that reput wrote last."""
+    """Remove reput's own files, and the lock file's note that reput wrote last."""
     shutil.rmtree(store / "reput")
     (store / "lock").write_bytes(b"lock")
     if killed:
@@ -48,7 +48,7 @@ def as_rocketmq_left(store: Path, *, killed: bool) -> Path:
 
 @pytest.fixture
 def remade(tmp_path: Path) -> Path:
-    """A store whose topic ``orders`` was deleted and made again. Of its three queues one got nothing since."""
+    """A store whose topic ``orders`` was deleted and created again. One of its three queues got no message since."""
     store = tmp_path / "store"
     with reput.open(store, mode="inline", **SMALL) as opened:
         put(opened, "bills", 0, 3, "bills")
@@ -63,18 +63,18 @@ def remade(tmp_path: Path) -> Path:
 
 
 def bodies(store: reput.Store | reput.ReadOnlyStore, queue_id: int) -> list[str]:
-    """Return what a reader gets of one queue of ``orders``."""
+    """Return the bodies that a reader gets from one queue of ``orders``."""
     found = store.get("orders", queue_id, 0, count_max=64)
     return [record.body.rstrip(b"\0").decode() for record in found]
 
 
 def new_life(queue_id: int, count: int) -> list[str]:
-    """Return what the new life of a queue holds."""
+    """Return the bodies of a queue's new generation."""
     return [f"new {queue_id} {number}" for number in range(count)]
 
 
 def assert_new_life(store: reput.Store) -> None:
-    """The queues hold their new life, and go on behind it."""
+    """The queues hold their new generation, and continue after it."""
     store.wait_for("consume_queue", store.appended, WAIT_S)
     assert bodies(store, 0) == new_life(0, NEW)
     assert bodies(store, 1) == new_life(1, 1)
@@ -83,7 +83,7 @@ def assert_new_life(store: reput.Store) -> None:
 
 
 def views(store: Path) -> dict[str, str]:
-    """Return the states of the views, as `check` has them; the log itself must be in order."""
+    """Return the states of the views from `check`; the log must be undamaged."""
     report = check_store(store, load_settings(**SMALL).settings)
     assert report.damage == []
     return {name: view.state for name, view in report.views.items() if name != "consume_queue_ext"}
@@ -95,7 +95,7 @@ EQUAL = {"consume_queue": "equal", "index": "equal"}
 @pytest.mark.processes
 @pytest.mark.parametrize("left", ["closed", "killed", "killed, without queues"])
 def test_a_topic_that_was_made_again_is_its_new_life(remade, tmp_path, left):
-    """Taken over, or rebuilt: at once, after more puts, and without opening the store."""
+    """Adopted or rebuilt: at once, after more puts, and without opening the store."""
     store = as_rocketmq_left(remade, killed=left != "closed")
     if left == "killed, without queues":
         shutil.rmtree(store / "consumequeue")
@@ -123,7 +123,7 @@ def test_a_topic_that_was_made_again_is_its_new_life(remade, tmp_path, left):
 
 
 def test_a_topic_that_rocketmq_made_again_behind_reput_is_its_new_life(tmp_path):
-    """It had the store for a while, and reput has it again: the deletion lies behind what reput knew."""
+    """RocketMQ had the store for a while, and then reput again: the deletion lies after the part that reput knew."""
     store, ahead = tmp_path / "store", tmp_path / "ahead"
     with reput.open(store, mode="inline", **SMALL) as opened:
         for queue_id in (0, 1, 2):
@@ -144,7 +144,7 @@ def test_a_topic_that_rocketmq_made_again_behind_reput_is_its_new_life(tmp_path)
 
 
 def test_a_record_that_lost_its_queue_offset_makes_no_queue_anew(tmp_path):
-    """The queue's own files have its older records, which would be gone with their topic; the record is named."""
+    """The queue's files have its older records, which a deletion would have removed; the record is reported."""
     store = tmp_path / "store"
     with reput.open(store, mode="inline", **SMALL) as opened:
         results = put(opened, "old", 0, OLD)
@@ -159,7 +159,7 @@ def test_a_record_that_lost_its_queue_offset_makes_no_queue_anew(tmp_path):
 
 
 def test_a_queue_with_files_was_not_deleted_with_the_others(remade):
-    """RocketMQ removes the files of all queues of a topic; where they are, they count."""
+    """RocketMQ removes the files of all queues of a topic; existing files count."""
     store = as_rocketmq_left(remade, killed=True)
     directory = store / "consumequeue" / "orders" / "2"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""Repair: what a person decides about damage is said first, done durably, and loses no byte."""
+"""Repair: decisions about damage are shown first, executed durably, and lose no byte."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from written_log import START_MS, WrittenLog
 
 @pytest.fixture
 def damaged(tmp_path):
-    """A store that reput closed, one record of it garbled since; its results, and which of them is garbled."""
+    """A store that reput closed, with one record garbled afterwards; its results, and which one is garbled."""
     opened = open_store(tmp_path / "store")
     results = [opened.put(message_of_size(700, queue_id=number % 2)) for number in range(14)]
     opened.close(views_complete=True)
     overwrite(tmp_path / "store", results[6].commit_log_offset + 100, b"?")
     for name in ("epochs", "queue_offsets"):
-        # Without what it left, reput looks at every record again.
+        # Without these files, reput checks every record again.
         (tmp_path / "store" / "reput" / name).unlink()
     return tmp_path / "store", results, 6
 
 
 def test_a_damaged_store_is_cut_before_its_damage(damaged):
-    """Then it opens, goes on there, and its views are told by a new epoch."""
+    """Then it opens, continues there, and its views learn of a new epoch."""
     store, results, number = damaged
     cut_at = results[number].commit_log_offset
     with pytest.raises(DamagedStore, match=f"from={cut_at}"):
@@ -80,7 +80,7 @@ def test_a_cut_says_first_what_would_be_lost(damaged):
 
 @pytest.mark.parametrize("shift", [-1, 1, 350])
 def test_a_record_is_not_cut_in_two(damaged, shift):
-    """The sentence says where it begins and ends."""
+    """The error has the record's begin and end."""
     store, results, _ = damaged
     inside = results[8].commit_log_offset + shift
     with pytest.raises(ConfigError, match="goes on there") as caught:
@@ -90,7 +90,7 @@ def test_a_record_is_not_cut_in_two(damaged, shift):
 
 
 def test_neither_damage_nor_a_blank_is_cut_in_two(damaged):
-    """They are kept or given up whole."""
+    """They are kept or given up as a whole."""
     store, results, number = damaged
     with pytest.raises(ConfigError, match="a damage range goes on there"):
         plan_cut(store, results[number].commit_log_offset + 1)
@@ -100,13 +100,13 @@ def test_neither_damage_nor_a_blank_is_cut_in_two(damaged):
 
 @pytest.mark.parametrize("cut_at", [-1, 1 << 40])
 def test_the_log_must_have_the_offset(damaged, cut_at):
-    """A typing error is no cut."""
+    """A wrong offset cuts nothing."""
     with pytest.raises(ConfigError, match="does not contain that offset"):
         plan_cut(damaged[0], cut_at)
 
 
 def test_a_cut_that_was_interrupted_is_done_again(damaged):
-    """Whatever of it was done: the log before the cut is whole, and what was behind it is kept once."""
+    """At any step: the log before the cut is whole, and the removed bytes are kept once."""
     store, results, number = damaged
     cut_at = results[number].commit_log_offset
     cut(store, cut_at)
@@ -130,7 +130,7 @@ def test_a_second_cut_at_the_same_place_keeps_both(damaged):
 
 
 def test_accepted_damage_stays_and_the_log_goes_on(damaged):
-    """Records before and behind it are there, the next one goes behind the last, the next queue offset too."""
+    """Records before and after it can be read; the next one goes after the last, with the next queue offset."""
     store, results, number = damaged
     begin, end = results[number].commit_log_offset, results[number].next_commit_log_offset
     before = log_bytes(store)
@@ -144,7 +144,7 @@ def test_accepted_damage_stays_and_the_log_goes_on(damaged):
     assert result.queue_offset == 7
     opened.close(views_complete=True)
     assert f"damage {begin}..{end}" in extents(store)
-    # Also when the store was not closed, and everything is looked at again.
+    # Also if the store was not closed, and everything is checked again.
     for name in ("epochs", "queue_offsets"):
         (store / "reput" / name).unlink()
     open_store(store).close(views_complete=True)
@@ -159,7 +159,7 @@ def test_accepting_says_first_what_it_means(damaged):
 
 
 def test_only_a_damaged_range_can_be_accepted(damaged):
-    """Those that are there are named."""
+    """The error lists the damaged ranges."""
     store, results, number = damaged
     begin, end = results[number].commit_log_offset, results[number].next_commit_log_offset
     with pytest.raises(ConfigError, match=f"damaged={begin}..{end}"):
@@ -167,7 +167,7 @@ def test_only_a_damaged_range_can_be_accepted(damaged):
 
 
 def test_damage_at_the_end_of_the_log_can_only_be_cut(tmp_path):
-    """There is nothing behind it to go on with. The store opens once it is cut."""
+    """There is nothing after it to continue with. The store opens once it is cut."""
     opened = open_store(tmp_path / "store")
     results = [opened.put(message_of_size(300)) for _ in range(5)]
     opened.close(views_complete=True)
@@ -186,7 +186,7 @@ def test_damage_at_the_end_of_the_log_can_only_be_cut(tmp_path):
 
 
 def test_a_cut_forgets_damage_that_was_accepted_behind_it(damaged):
-    """It is gone with the bytes."""
+    """It is removed with the bytes."""
     store, results, number = damaged
     accept(store, results[number].commit_log_offset, results[number].next_commit_log_offset)
     cut(store, results[3].commit_log_offset)
@@ -194,7 +194,7 @@ def test_a_cut_forgets_damage_that_was_accepted_behind_it(damaged):
 
 
 def test_views_are_told_to_forget_what_was_cut(damaged):
-    """A cursor behind the cut differs from there on, one before it does not."""
+    """A cursor beyond the cut diverges there, an earlier one does not."""
     store, results, number = damaged
     accept(store, results[number].commit_log_offset, results[number].next_commit_log_offset)
     opened = open_store(store)
@@ -211,7 +211,7 @@ def test_views_are_told_to_forget_what_was_cut(damaged):
 
 
 def test_after_retention_a_cut_reaches_no_further_than_it_says(tmp_path):
-    """The opening behind it knows the log by the cut, though nothing else is left that it was known by."""
+    """The next opening identifies the log by the cut, although nothing else identifies it."""
     store = tmp_path / "store"
     opened = open_store(store)
     results = [opened.put(message_of_size(300)) for _ in range(60)]
@@ -242,7 +242,7 @@ def test_a_store_that_is_being_written_is_not_repaired(tmp_path):
 
 
 def test_what_is_no_store_is_not_repaired(tmp_path):
-    """Nothing is made in it."""
+    """Nothing is created in it."""
     with pytest.raises(NotAStore):
         cut(tmp_path, 0)
     with pytest.raises(NotAStore):
@@ -267,7 +267,7 @@ def test_a_store_of_rocketmq_is_cut_too(tmp_path):
 
 @pytest.mark.parametrize("part", ["clean-before", "abort-before", "clean-after"])
 def test_a_real_damaged_store_is_repaired_either_way(golden, golden_about, part):
-    """The bit that was flipped costs one record, or all behind it, as the operator decides."""
+    """The flipped bit costs one record, or all later ones, as the operator decides."""
     about = golden_about("damaged-4.9")["parts"][part]
     begin = golden_about("damaged-4.9")["damage"]["recordOffset"]
     store = golden("damaged-4.9") / part / "store"

@@ -1,4 +1,4 @@
-"""A log that others have verified in parts is walked over as if it had been read here."""
+"""A log that other processes have verified in parts is walked as if it had been read here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELAY_LEVELS = Settings().message_delay_level
 
 
 def in_parts(store: Path, cuts: list[int]) -> Callable[[int, int], Iterator[Extent]]:
-    """Return what has [begin, until) verified in parts, cut at *cuts*, each sent from another process."""
+    """Return a function that verifies [begin, until) in parts, cut at *cuts*, as if sent by other processes."""
 
     def verify(begin: int, until: int) -> Iterator[Extent]:
         inside = [cut for cut in cuts if begin < cut < until]
@@ -34,7 +34,7 @@ def in_parts(store: Path, cuts: list[int]) -> Callable[[int, int], Iterator[Exte
 
 
 def record_begins(store: Path) -> list[int]:
-    """Return where the records of a store begin that are whole."""
+    """Return the begins of a store's whole records."""
     walk = VerifiedWalk(Segments(store / "commitlog"), [], unclean=False)
     runs = [extent.columns for extent in walk.walk() if extent.columns is not None]
     return [int(offset) for columns in runs for offset in columns.header["commit_log_offset"]]
@@ -42,7 +42,7 @@ def record_begins(store: Path) -> list[int]:
 
 @pytest.mark.parametrize("part", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])
 def test_the_report_of_a_check_is_the_same(golden_read_only: Callable[[str], Path], part: str):
-    """Whichever process read the bytes, and wherever the log was split for them."""
+    """Whichever process read the bytes, and wherever the log was split."""
     name, _, below = part.partition("/")
     store = golden_read_only(name) / below / "store"
     expected = check_store(store, Settings())
@@ -55,7 +55,7 @@ def test_the_report_of_a_check_is_the_same(golden_read_only: Callable[[str], Pat
 @pytest.mark.parametrize("damaged", [0, 1, 40, 59])
 @pytest.mark.parametrize("place", [4, 100], ids=["magic", "body"])
 def test_what_is_no_record_is_judged_by_who_walks(tmp_path: Path, damaged: int, place: int):
-    """Damage, and what lies behind the end, in any range; a cut in the middle of damage is passed over."""
+    """Damage, and bytes after the end, in any range; a cut within damage is ignored."""
     log = WrittenLog(tmp_path)
     for number in range(60):
         log.append(b"%d" % number * 30)
@@ -68,7 +68,7 @@ def test_what_is_no_record_is_judged_by_who_walks(tmp_path: Path, damaged: int, 
 
 
 def test_bodies_are_left_out(tmp_path: Path):
-    """What is sent is a fraction of the log; all but the bodies can be read from it."""
+    """The messages are a fraction of the log; everything except the bodies can be read from them."""
     log = WrittenLog(tmp_path)
     for number in range(40):
         log.append(b"%d" % number * 300, topic=b"topic-%d" % (number % 3))
@@ -82,7 +82,7 @@ def test_bodies_are_left_out(tmp_path: Path):
 
 
 def test_what_retention_has_taken_nobody_verifies(tmp_path: Path):
-    """The walk finds out what that means; a Spark task does not fail because of it."""
+    """The walk determines the meaning; a Spark task does not fail because of it."""
     log = WrittenLog(tmp_path)
     for _ in range(60):
         log.append(b"x" * 900)

@@ -1,4 +1,4 @@
-"""Old segments go, a few at a time; puts stop while the disk is too full, and go on when there is room."""
+"""Old segments are removed, a few at a time; puts stop while the disk is too full, and continue when there is space."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from small_store import SEGMENT_SIZE, START_MS, ManualClock, message_of_size, re
 HOUR_MS = 3_600_000
 TIMEOUT = 60.0
 EVERY_HOUR = ";".join(map(str, range(24)))
-# Three of them fill a segment but for its blank.
+# Three of them fill a segment except for its blank.
 RECORD_SIZE = 1300
 
 
 class RetentionClock(ManualClock):
-    """Both of its hands are moved by hand."""
+    """A clock whose two times are both set manually."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class RetentionClock(ManualClock):
 
 
 class GivenDisk:
-    """A disk that is as full as a test says, and by one percent less for each segment that goes."""
+    """A disk with the usage that a test sets, minus one percent for each removed segment."""
 
     def __init__(self, used: int = 20) -> None:
         self.used = used
@@ -57,7 +57,7 @@ class GivenDisk:
             raise self.error
         if self.directory is None:
             return self.used
-        # Meanwhile the next segment may be made ahead of need.
+        # Meanwhile the next segment may be created in advance.
         return self.used - (self.log_begin(self.directory) - self.begin) // SEGMENT_SIZE
 
     def shrinks_with(self, store: MessageStore) -> None:
@@ -70,7 +70,7 @@ class GivenDisk:
 
 
 class Told(Publisher):
-    """A publisher that keeps what it is told of the log's beginning and of the writer's state."""
+    """A publisher that records the log's beginning and the writer's state."""
 
     def __init__(self) -> None:
         self.minimums: list[int] = []
@@ -84,7 +84,7 @@ class Told(Publisher):
 
 
 class Scene:
-    """A store of many segments, with a clock and a disk that a test moves."""
+    """A store of many segments, with a clock and a disk that a test controls."""
 
     def __init__(self, directory: Path, files: Files | None = None, **settings: object) -> None:
         self.clock = RetentionClock()
@@ -98,7 +98,7 @@ class Scene:
         self.retention = self.store.retention
 
     def fill(self, segment_count: int) -> None:
-        """Put until the log ends in the segment of that number, and have all others 100 hours old."""
+        """Put until the log ends in the segment of that number, and make all others 100 hours old."""
         while self.store.appended < (segment_count - 1) * SEGMENT_SIZE + 1:
             self.store.put(message_of_size(RECORD_SIZE))
         self.store.flush()
@@ -109,7 +109,7 @@ class Scene:
             os.utime(path, (0, (self.clock.ms - hours * HOUR_MS) / 1000))
 
     def set_clock(self, ms: int) -> None:
-        """Have it be that time, as if the store was opened by that clock."""
+        """Set the time, as if the store had been opened at that time."""
         self.clock.ms = ms
         self.retention.log_clock = self.store.log_clock = LogClock(self.clock, 0)
 
@@ -117,7 +117,7 @@ class Scene:
         return Segments(self.store.directory / "commitlog").begins
 
     def run(self, seconds: float) -> int:
-        """Let that time go by, doing whatever comes due on the way; return how many segments went."""
+        """Let this time pass, with all work that becomes due; return the number of removed segments."""
         count = 0
         end = self.clock.seconds + seconds
         while True:
@@ -126,13 +126,13 @@ class Scene:
             left = end - self.clock.seconds
             if left <= 0:
                 return count
-            # A millisecond more than needed, so that no rounding makes it twice.
+            # One millisecond more than needed, so that rounding does not cause a second run.
             self.clock.go_on(min(left, self.retention.seconds_to_next() + 0.001))
 
 
 @pytest.fixture
 def scenes(tmp_path):
-    """Makes stores, and closes them afterwards."""
+    """Creates stores, and closes them afterwards."""
     made: list[Scene] = []
 
     def make(files: Files | None = None, **settings: object) -> Scene:
@@ -146,7 +146,7 @@ def scenes(tmp_path):
 
 
 def test_segments_that_have_had_their_time_go(scenes):
-    """All but the one that the log ends in; each time listeners are told where the log begins."""
+    """All but the one in which the log ends; each time listeners are told where the log begins."""
     scene = scenes()
     scene.fill(5)
     assert scene.run(70) == 4
@@ -157,7 +157,7 @@ def test_segments_that_have_had_their_time_go(scenes):
 
 
 def test_what_a_removal_looks_at_does_not_depend_on_how_many_segments_there_are(scenes, monkeypatch):
-    """The log is listed once for many removals, and each looks at the segment that goes and at the next one."""
+    """The log is listed once for many removals, and each reads the removed segment and the next one."""
     scene = scenes(delete_file_batch_max=100)
     scene.fill(13)
     listings, looked_at = [], []
@@ -173,7 +173,7 @@ def test_what_a_removal_looks_at_does_not_depend_on_how_many_segments_there_are(
     monkeypatch.setattr(retention, "Segments", listed)
     monkeypatch.setattr(retention, "kept_segments", kept)
     assert scene.run(65) == 12
-    # A second time only where no next segment was made ahead of need.
+    # A second time only if no next segment was created in advance.
     assert len(listings) <= 2
     assert max(looked_at) <= 2
     assert len(looked_at) <= 12 + 3
@@ -192,7 +192,7 @@ def test_a_segment_that_somebody_else_took_stops_nothing(scenes):
 
 
 def test_nothing_goes_in_the_first_minute(scenes):
-    """A store that was just opened has enough to do."""
+    """A store has enough to do right after its opening."""
     scene = scenes()
     scene.fill(3)
     assert scene.run(59) == 0
@@ -211,7 +211,7 @@ def test_young_segments_stay(scenes):
 
 @pytest.mark.parametrize("puts", [False, True])
 def test_a_clock_that_runs_ahead_for_a_moment_removes_nothing(scenes, caplog, puts):
-    """Not in the hour of deleteWhen, and whatever is put meanwhile: the log is as old as its records show."""
+    """Not in the hour of deleteWhen, whatever is put meanwhile: the log is as old as its records show."""
     scene = scenes(clean_resource_interval=1000)
     scene.fill(4)
     scene.age(0)
@@ -228,7 +228,7 @@ def test_a_clock_that_runs_ahead_for_a_moment_removes_nothing(scenes, caplog, pu
 
 
 def test_a_clock_that_keeps_what_it_was_set_to_is_believed(scenes):
-    """A machine that slept for days goes on with the time of the day."""
+    """A machine that slept for days continues with the current time."""
     scene = scenes()
     scene.fill(3)
     scene.age(0)
@@ -239,7 +239,7 @@ def test_a_clock_that_keeps_what_it_was_set_to_is_believed(scenes):
 
 
 def test_a_store_that_was_opened_while_the_clock_ran_ahead_is_as_old_as_its_newest_record(scenes):
-    """What the clock says is believed when it has said so for ten minutes."""
+    """The clock is trusted once it has shown the time for ten minutes."""
     scene = scenes()
     scene.fill(4)
     scene.age(0)
@@ -258,7 +258,7 @@ def test_a_store_that_was_opened_while_the_clock_ran_ahead_is_as_old_as_its_newe
 
 
 def test_segments_go_one_after_the_other_in_batches(scenes):
-    """So that the disk has time for the puts: 100 ms between two, 10 in a run, a run every 10 seconds."""
+    """To leave the disk time for puts: 100 ms between two, 10 per run, a run every 10 seconds."""
     scene = scenes()
     scene.fill(26)
     went_at: list[float] = []
@@ -272,13 +272,13 @@ def test_segments_go_one_after_the_other_in_batches(scenes):
 
 
 def test_a_disk_that_gets_room_keeps_the_rest(scenes):
-    """Before each segment it is looked again how full the disk is."""
+    """The disk's usage is checked before each segment."""
     scene = scenes()
     scene.fill(8)
     scene.age(1)
     scene.disk.used = 88
     scene.disk.shrinks_with(scene.store)
-    # 88 percent, and above 85 segments of any age go.
+    # The usage is 88 percent, and above 85 segments of any age are removed.
     assert scene.run(200) == 3
     assert scene.names()[0] == 3 * SEGMENT_SIZE
 
@@ -309,7 +309,7 @@ def test_what_a_dispatcher_loses_is_a_warning(scenes, caplog):
 
 
 def test_puts_are_refused_while_the_disk_is_too_full_and_taken_again_by_itself(scenes):
-    """Nothing is stored meanwhile, the error says how full it is, and others are told, once each way."""
+    """Nothing is stored meanwhile, the error has the usage, and listeners are told once each way."""
     scene = scenes(clean_file_forcibly_enable=False)
     scene.fill(2)
     scene.disk.used = 91
@@ -332,7 +332,7 @@ def test_puts_are_refused_while_the_disk_is_too_full_and_taken_again_by_itself(s
 
 
 def test_segments_go_until_puts_are_taken_again(scenes):
-    """A disk above the warning level takes segments of any age, also those that dispatchers still need."""
+    """Above the warning level, segments of any age are removed, even those that dispatchers still need."""
     scene = scenes()
     scene.fill(9)
     scene.age(1)
@@ -342,7 +342,7 @@ def test_segments_go_until_puts_are_taken_again(scenes):
     scene.run(61)
     assert scene.store.state == "READ_ONLY"
     scene.run(20)
-    # 92, 91 percent: whatever there is; 90 to 86: what the index has, too; it has one more.
+    # At 92 and 91 percent: any segment; at 90 to 86: segments that the index also has; it has one more.
     assert scene.names()[0] == 3 * SEGMENT_SIZE
     assert scene.store.state == "RUNNING"
 
@@ -362,7 +362,7 @@ def test_whoever_asks_gets_the_plan_and_need_not_wait_for_the_hour(scenes):
 
 
 def test_whoever_asks_while_nothing_is_found_to_go_is_not_forgotten(scenes):
-    """As a look of its own is under way, for which it is not the hour."""
+    """Also while another check runs, outside the hour."""
     scene = scenes(delete_when="0")
     scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(4)
@@ -379,7 +379,7 @@ def test_whoever_asks_while_nothing_is_found_to_go_is_not_forgotten(scenes):
 
 
 def test_what_is_not_durable_stays(scenes):
-    """A segment that the disk may not have is not an old one, whatever its time says."""
+    """A segment that the disk may not have is not old, whatever its time."""
     scene = scenes(flush_interval_commit_log=10_000_000)
     scene.fill(2)
     durable = scene.store.durable
@@ -404,7 +404,7 @@ class StubbornFiles(Files):
 
 
 def test_what_cannot_be_removed_is_said_once_and_tried_again(scenes, caplog):
-    """No listener is told that the log begins later than it does."""
+    """No listener is told a wrong beginning of the log."""
     files = StubbornFiles()
     scene = scenes(files)
     scene.fill(3)
@@ -419,7 +419,7 @@ def test_what_cannot_be_removed_is_said_once_and_tried_again(scenes, caplog):
 
 
 def test_a_disk_that_does_not_answer_changes_nothing(scenes, caplog):
-    """No segment goes without a reason that the plan names."""
+    """No segment is removed without a reason in the plan."""
     scene = scenes()
     scene.fill(3)
     scene.disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
@@ -432,7 +432,7 @@ def test_a_disk_that_does_not_answer_changes_nothing(scenes, caplog):
 
 
 def test_a_hole_in_the_log_is_no_obstacle(scenes):
-    """Behind a segment that is missing, the log begins with the next one that is there."""
+    """After a missing segment, the log begins with the next existing one."""
     scene = scenes()
     scene.fill(5)
     (scene.store.directory / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
@@ -441,7 +441,7 @@ def test_a_hole_in_the_log_is_no_obstacle(scenes):
 
 
 def test_a_trimmed_store_goes_on_after_the_next_opening(scenes, tmp_path):
-    """Queue offsets continue; what was trimmed is out of range."""
+    """Queue offsets continue; trimmed offsets are out of range."""
     scene = scenes()
     scene.fill(5)
     put = len(records(scene.store.directory))
@@ -460,7 +460,7 @@ def test_a_trimmed_store_goes_on_after_the_next_opening(scenes, tmp_path):
 
 
 def test_the_thread_works_and_ends(scenes):
-    """It is started with the cursors, woken by requests, and gone when the store is closed."""
+    """It is started with the cursors, woken by requests, and ended when the store is closed."""
     scene = scenes(delete_when="0")
     scene.set_clock(START_MS - START_MS % (24 * HOUR_MS) + 37 * HOUR_MS)
     scene.fill(2)

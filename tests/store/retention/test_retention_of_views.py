@@ -1,4 +1,4 @@
-"""Retention as a program sees it: readers, views and dispatchers follow the log's beginning."""
+"""Retention as seen by a program: readers, views and dispatchers follow the log's beginning."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def let_segments_age(store: reput.Store) -> None:
 
 
 def trim(store: reput.Store) -> int:
-    """Have all go that may, and return where the log begins then."""
+    """Remove all removable segments, and return the log's new beginning."""
     let_segments_age(store)
     going = [fate for fate in store.clean() if fate.goes]
     begin = going[-1].segment.end
@@ -60,7 +60,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 def test_readers_and_views_follow_the_log(tmp_path, mode):
-    """What is gone is answered as RocketMQ answers it, and queue and index files go with the log."""
+    """Removed messages are answered as by RocketMQ, and queue and index files are removed with the log."""
     path = tmp_path / "store"
     with open_store(path, mode=mode) as store:
         fill(store, 300)
@@ -87,7 +87,7 @@ def test_readers_and_views_follow_the_log(tmp_path, mode):
 
 @pytest.mark.processes
 def test_another_process_s_reader_follows_the_log(tmp_path):
-    """A read-only store that was opened before the log was trimmed answers as the writer's own."""
+    """A read-only store that was opened before the log was trimmed answers like the writer's own."""
     path = tmp_path / "store"
     with open_store(path) as store:
         fill(store, 200)
@@ -103,7 +103,7 @@ def test_another_process_s_reader_follows_the_log(tmp_path):
 
 
 def test_a_segment_stays_until_every_enabled_dispatcher_has_it(tmp_path):
-    """One that was not enabled before has nothing, so everything waits for it."""
+    """A newly enabled one has nothing yet, so everything waits for it."""
     path = tmp_path / "store"
     with open_store(path, mode="inline", dispatchers=["consume_queue"]) as store:
         fill(store, 200)
@@ -115,7 +115,7 @@ def test_a_segment_stays_until_every_enabled_dispatcher_has_it(tmp_path):
 
 
 def test_what_a_dispatcher_lost_to_retention_is_a_gap_for_ever(tmp_path):
-    """One that was not enabled while the log was trimmed goes on behind the gap, and its status shows it."""
+    """A dispatcher that was disabled while the log was trimmed continues after the gap, and its status shows it."""
     path = tmp_path / "store"
     with open_store(path, mode="inline") as store:
         fill(store, 50)
@@ -137,7 +137,7 @@ def test_what_a_dispatcher_lost_to_retention_is_a_gap_for_ever(tmp_path):
 
 
 def test_whoever_walks_the_log_is_told_that_it_was_trimmed(tmp_path):
-    """The records that are gone are out of range; nothing is passed over in silence."""
+    """The missing records are out of range; nothing is skipped silently."""
     with open_store(tmp_path / "store", mode="inline") as store:
         fill(store, 300)
         walk = store.records()
@@ -150,7 +150,7 @@ def test_whoever_walks_the_log_is_told_that_it_was_trimmed(tmp_path):
 
 @pytest.mark.parametrize("calls", range(3))
 def test_a_query_does_not_stumble_over_an_index_file_that_goes(calls, tmp_path, monkeypatch):
-    """The oldest file goes after the names were listed; the key in the newest is found all the same."""
+    """The oldest file is removed after the names were listed; the key in the newest is still found."""
     path = tmp_path / "store"
     with open_store(path, mode="inline") as store:
         fill(store, 60)

@@ -1,4 +1,4 @@
-"""What retention means to do with each segment, and what it says about it."""
+"""Retention's plan for each segment, and its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = 4096
 
 @pytest.fixture(autouse=True)
 def utc(monkeypatch):
-    """The hours of the day are those of Greenwich."""
+    """The hours of the day are in UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -34,13 +34,13 @@ def utc(monkeypatch):
 
 
 def at(hour: int, minute: int = 0) -> int:
-    """Return a moment of 10 January 2026, ms since 1970."""
+    """Return a time on 10 January 2026, ms since 1970."""
     midnight = 1_768_003_200_000
     return midnight + hour * HOUR_MS + minute * 60_000
 
 
 def segments(*last_modified: int) -> list[KeptSegment]:
-    """Return segments of 4 KiB that were written last at these moments."""
+    """Return segments of 4 KiB that were last written at these times."""
     return [
         KeptSegment(Path(f"{number * SIZE:020d}"), number * SIZE, (number + 1) * SIZE, SIZE, modified)
         for number, modified in enumerate(last_modified)
@@ -63,7 +63,7 @@ YOUNG = at(0) - 10 * HOUR_MS
 
 
 def test_segments_that_have_had_their_time_go_at_the_hour():
-    """72 hours after they were written last, at 4 in the morning; the younger ones stay."""
+    """72 hours after the last write, at 4 in the morning; younger ones stay."""
     fates = plan(segments(OLD, OLD, YOUNG, YOUNG), at(4, 30))
     assert goes(fates) == [True, True, False, False]
     assert fates[0].due == at(4, 30)
@@ -72,7 +72,7 @@ def test_segments_that_have_had_their_time_go_at_the_hour():
 
 
 def test_at_other_hours_they_wait():
-    """And it is said until when."""
+    """The plan has the time."""
     fates = plan(segments(OLD, YOUNG, YOUNG), at(5, 30))
     assert goes(fates) == [False, False, False]
     assert fates[0].due == at(24 + 4)
@@ -81,13 +81,13 @@ def test_at_other_hours_they_wait():
 
 
 def test_several_hours_may_be_named():
-    """Separated by semicolons, as RocketMQ has them."""
+    """Separated by semicolons, like in RocketMQ."""
     assert goes(plan(segments(OLD, YOUNG), at(13), delete_when="4;13;")) == [True, False]
     assert plan(segments(OLD, YOUNG), at(12), delete_when="4;13")[0].due == at(13)
 
 
 def test_the_segment_that_the_log_ends_in_never_goes():
-    """However old it is, and however full the disk; nor one that was made ahead behind it."""
+    """However old it is, and however full the disk; neither does one created in advance after it."""
     kept = segments(OLD, OLD, OLD)
     fates = plan(kept, at(4), level=DiskLevel.WARNING)
     assert goes(fates) == [True, True, False]
@@ -98,14 +98,14 @@ def test_the_segment_that_the_log_ends_in_never_goes():
 
 
 def test_a_segment_just_filled_stays_until_the_log_goes_on_behind_it():
-    """Its last records are the log's last."""
+    """Its last records are the log's last records."""
     kept = segments(OLD, OLD)
     situation = Situation(at(4), kept[1].begin, DiskLevel.WARNING, 95, {})
     assert goes(list(plan_retention(kept, Settings(), situation))) == [False, False]
 
 
 def test_a_disk_that_is_short_of_room_makes_it_any_hour():
-    """But only for what has had its time."""
+    """But only for expired segments."""
     fates = plan(segments(OLD, YOUNG, YOUNG), at(17), level=DiskLevel.SHORT)
     assert goes(fates) == [True, False, False]
     assert fates[0].reason.endswith(" disk_used_percent=80")
@@ -123,7 +123,7 @@ def test_a_disk_that_is_nearly_full_takes_segments_of_any_age(level):
 
 
 def test_whoever_asks_need_not_wait_for_the_hour():
-    """But for the age."""
+    """The age still counts."""
     fates = plan(segments(OLD, YOUNG, YOUNG), at(17), asked=True)
     assert goes(fates) == [True, False, False]
     assert fates[0].reason.endswith(" asked=now")
@@ -138,7 +138,7 @@ def test_nothing_goes_before_what_is_older():
 
 
 def test_dispatchers_that_do_not_have_a_segment_are_waited_for():
-    """Each one that is enabled, also one that has not said yet where it is."""
+    """Every enabled one, including one whose position is unknown."""
     for cursors in ({"index": SIZE - 1, "consume_queue": 5 * SIZE}, {"index": None}):
         fates = plan(segments(OLD, OLD, YOUNG), at(4), cursors=cursors)
         assert goes(fates) == [False, False, False]
@@ -148,7 +148,7 @@ def test_dispatchers_that_do_not_have_a_segment_are_waited_for():
 
 
 def test_dispatchers_are_not_waited_for_for_ever():
-    """After as many hours more as were set, the segment goes, and the plan names the dispatchers that miss it."""
+    """After the configured additional hours the segment is removed, and the plan names the dispatchers that miss it."""
     fates = plan(segments(OLD, YOUNG), at(4), cursors={"index": 7}, dispatcher_reserved_time=32)
     assert goes(fates) == [True, False]
     assert "durable_cursors=index:7 dispatcher_reserved_time=32" in fates[0].reason
@@ -158,7 +158,7 @@ def test_dispatchers_are_not_waited_for_for_ever():
 
 
 def test_a_disk_above_the_warning_level_waits_for_nobody():
-    """Below it, segments that all dispatchers have make room."""
+    """Below it, segments that all dispatchers have make space."""
     cursors = {"index": SIZE}
     assert goes(plan(segments(YOUNG, YOUNG, YOUNG), at(9), level=DiskLevel.FORCIBLE, cursors=cursors)) == [
         True,
@@ -174,7 +174,7 @@ def test_a_disk_above_the_warning_level_waits_for_nobody():
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns", "Australia/Lord_Howe"])
 def test_hours_are_local(monkeypatch, zone):
-    """Also where the clocks are half an hour apart from others."""
+    """Also in zones with an offset of half hours."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     hours = frozenset({4})
@@ -189,7 +189,7 @@ def test_hours_are_local(monkeypatch, zone):
 
 
 def test_a_segment_that_went_since_they_were_listed_is_left_out(tmp_path):
-    """A plan made beside retention sees segments disappear."""
+    """A plan made during retention sees segments disappear."""
     for number in range(3):
         (tmp_path / f"{number * SIZE:020d}").write_bytes(bytes(SIZE))
     listed = Segments(tmp_path).list

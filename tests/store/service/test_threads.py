@@ -1,4 +1,4 @@
-"""Threads of a store that an unexpected error ends."""
+"""Threads of a store that end with an unexpected error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reput.store.service.threads import Threads
 
 @pytest.mark.parametrize("error", [ValueError("planted"), SystemExit(3), MemoryError()])
 def test_a_thread_that_dies_is_named_with_its_error(error, caplog):
-    """And whatever waits for it is told, then whoever looks after the store."""
+    """Waiters are notified, and then the store's observer."""
     threads = Threads()
     told = []
     threads.on_death = lambda: told.append(dict(threads.deaths))
@@ -28,7 +28,7 @@ def test_a_thread_that_dies_is_named_with_its_error(error, caplog):
 
 
 def test_a_thread_that_ends_in_good_order_is_not_mentioned(caplog):
-    """Nothing is to be said of it."""
+    """Nothing is logged."""
     threads = Threads()
     threads.start("reput-trial", lambda: None).join()
     assert threads.deaths == {}
@@ -36,7 +36,7 @@ def test_a_thread_that_ends_in_good_order_is_not_mentioned(caplog):
 
 
 def test_a_system_that_starts_no_thread_is_named_with_what_to_do(monkeypatch):
-    """As where the limit of threads is reached, or the program is about to end."""
+    """For example at the limit of threads, or at the end of the program."""
 
     def refuse(thread):
         raise RuntimeError("can't start new thread")

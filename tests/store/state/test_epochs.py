@@ -1,4 +1,4 @@
-"""Epochs: which of a view's cursors still hold, and how a foreign writer is noticed."""
+"""Epochs: which cursors of views are still valid, and how another writer is detected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reput_hooks import Cursor
 from small_store import overwrite
 from written_log import WrittenLog
 
-# The log was cut at 500, went on to 900, was cut at 700 and goes on.
+# The log was cut at 500, grew to 900, was cut at 700 and continues.
 HISTORY = Epochs("a" * 32, [Epoch(1, 0, 10), Epoch(2, 500, 20), Epoch(3, 700, 30)])
 
 
@@ -33,7 +33,7 @@ HISTORY = Epochs("a" * 32, [Epoch(1, 0, 10), Epoch(2, 500, 20), Epoch(3, 700, 30
     ],
 )
 def test_a_cursor_holds_up_to_the_lowest_start_of_the_epochs_since(epoch, offset, difference):
-    """All epochs share what lies before. A cursor of an epoch that never was holds nowhere."""
+    """All epochs share the bytes before it. A cursor of an unknown epoch is never valid."""
     found = HISTORY.first_difference(Cursor("a" * 32, epoch, offset, 0), 0)
     assert (found.commit_log_offset if found else None) == difference
     if found:
@@ -59,7 +59,7 @@ def test_what_the_log_does_not_hold_any_more_it_cannot_contradict(epoch, offset,
 
 
 def test_a_history_that_cannot_be_located_is_known_nowhere():
-    """A view from before may hold another log's records, however little of them the log can contradict."""
+    """An older view may hold another log's records, however little of them the log can contradict."""
     epochs = HISTORY.begin(9000, 40, located=False)
     before, since = Cursor("a" * 32, 3, 9000, 0), Cursor("a" * 32, 4, 9500, 0)
     assert HISTORY.holds(before)
@@ -70,7 +70,7 @@ def test_a_history_that_cannot_be_located_is_known_nowhere():
 
 
 def test_epochs_of_an_older_reput_are_read(tmp_path):
-    """It wrote down that an epoch began at 0 where it did not know; nothing is truncated that far any more."""
+    """It recorded a begin of 0 for unknown positions; nothing is truncated that far any more."""
     (tmp_path / "reput").mkdir()
     older = {"store_id": "a" * 32, "history": [{"number": n, "start_offset": 0, "start_timestamp": 7} for n in (1, 2)]}
     (tmp_path / "reput" / "epochs").write_bytes(seal(older))
@@ -84,7 +84,7 @@ def test_epochs_of_an_older_reput_are_read(tmp_path):
 
 
 def test_a_cursor_of_another_store_is_refused():
-    """It says nothing about this one."""
+    """It is unrelated to this store."""
     with pytest.raises(StoreError, match="another store") as caught:
         HISTORY.first_difference(Cursor("b" * 32, 1, 0, 0), 0)
     assert "rebuild" in caught.value.advice
@@ -101,7 +101,7 @@ def test_a_new_epoch_forgets_the_marks_behind_its_start():
 
 
 def test_marks_ascend_and_are_not_kept_without_bound():
-    """The oldest go first; a mark at an old place replaces what lies behind it."""
+    """The oldest are dropped first; a new mark at an earlier offset removes later ones."""
     epochs = Epochs("a" * 32, [Epoch(1, 0, 0)])
     for offset in range(100):
         epochs = epochs.with_mark(Mark(offset, 1, offset), clean=False)
@@ -112,7 +112,7 @@ def test_marks_ascend_and_are_not_kept_without_bound():
 
 
 def test_epochs_are_read_as_they_were_written(tmp_path):
-    """A store that reput never wrote is in its first."""
+    """A store that reput never wrote is in its first epoch."""
     assert read_epochs(tmp_path, "c" * 32) == Epochs("c" * 32, [Epoch(1, 0, 0)])
     (tmp_path / "reput").mkdir()
     (tmp_path / "reput" / "epochs").write_bytes(HISTORY.seal())
@@ -120,7 +120,7 @@ def test_epochs_are_read_as_they_were_written(tmp_path):
 
 
 def test_a_mark_holds_as_long_as_the_bytes_before_it_are_the_same(tmp_path):
-    """Up to 4 KiB, never over the begin of a segment."""
+    """Up to 4 KiB, never across the begin of a segment."""
     log = WrittenLog(tmp_path / "store", 8192)
     for _ in range(20):
         log.append(b"x" * 700)

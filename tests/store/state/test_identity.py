@@ -1,4 +1,4 @@
-"""Identity: what a store is called, and what is a store at all."""
+"""Identity: a store's id, and how stores are recognised."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from written_log import WrittenLog
 
 
 def test_a_new_store_gets_an_id_that_no_other_has(tmp_path):
-    """32 hex digits, kept from then on."""
+    """32 hex digits, which never change."""
     first, second = open_store(tmp_path / "first"), open_store(tmp_path / "second")
     assert first.store_id != second.store_id
     assert len(first.store_id) == 32 == len(new_store_id())
@@ -40,7 +40,7 @@ def test_a_new_store_gets_an_id_that_no_other_has(tmp_path):
 
 
 def test_a_store_without_an_id_is_called_by_its_first_record_until_reput_writes_it(tmp_path):
-    """Retention takes the first record, so the first writing makes an id that stays."""
+    """Retention removes the first record, so the first write creates a permanent id."""
     log = WrittenLog(tmp_path / "store", 4096)
     log.append(b"first")
     log.save()
@@ -56,7 +56,7 @@ def test_a_store_without_an_id_is_called_by_its_first_record_until_reput_writes_
 
 
 def test_a_repair_before_the_first_writing_is_of_the_same_store(tmp_path):
-    """The epoch that it began is the store's, whatever that is called later."""
+    """The new epoch belongs to the store, whatever its later id."""
     log = WrittenLog(tmp_path / "store", 4096)
     for _ in range(3):
         log.append(b"record")
@@ -69,7 +69,7 @@ def test_a_repair_before_the_first_writing_is_of_the_same_store(tmp_path):
 
 
 def test_other_first_bytes_give_another_id(tmp_path):
-    """And so do other segments."""
+    """So do different segments."""
     ids = set()
     for number, (begin, size) in enumerate([(0, 4096), (4096, 4096), (0, 8192)]):
         log = WrittenLog(tmp_path / str(number), size, begin=begin)
@@ -82,7 +82,7 @@ def test_other_first_bytes_give_another_id(tmp_path):
 
 
 def test_a_store_of_a_newer_reput_is_refused(tmp_path):
-    """The sentence says what to do."""
+    """The error says what to do."""
     opened = open_store(tmp_path / "store")
     opened.close(views_complete=True)
     identity = read_identity(tmp_path / "store")
@@ -96,7 +96,7 @@ def test_a_store_of_a_newer_reput_is_refused(tmp_path):
 
 
 def test_a_torn_identity_is_damage(tmp_path):
-    """It is not made anew, for cursors know it."""
+    """It is not created again, because cursors contain it."""
     opened = open_store(tmp_path / "store")
     opened.close(views_complete=True)
     path = tmp_path / "store" / "reput" / "store.json"
@@ -106,7 +106,7 @@ def test_a_torn_identity_is_damage(tmp_path):
 
 
 def test_the_sizes_that_files_do_not_show_are_recorded(tmp_path):
-    """They hold against RocketMQ's defaults at the next opening."""
+    """They override RocketMQ's defaults at the next opening."""
     opened = open_store(tmp_path / "store", max_hash_slot_num=77, max_index_num=99)
     opened.close(views_complete=True)
     identity = read_identity(tmp_path / "store")
@@ -117,7 +117,7 @@ def test_the_sizes_that_files_do_not_show_are_recorded(tmp_path):
 
 
 def test_a_store_is_what_has_a_log_or_an_identity(tmp_path):
-    """Reading verbs refuse everything else, and make nothing."""
+    """Reading verbs refuse everything else, and create nothing."""
     assert not is_store(tmp_path / "absent")
     with pytest.raises(NotAStore, match="no such directory"):
         require_store(tmp_path / "absent")
@@ -151,7 +151,7 @@ def test_a_store_is_what_has_a_log_or_an_identity(tmp_path):
     ],
 )
 def test_what_the_making_of_a_store_leaves_is_told_from_other_things(tmp_path, names, unfinished):
-    """Only that may be taken over; a folder with a stranger's files never."""
+    """Only its remains may be adopted; never a folder with other files."""
     for name in names:
         path = tmp_path / name
         path.mkdir() if name.endswith("/") else path.touch()
@@ -170,7 +170,7 @@ def test_files_with_bytes_are_never_left_overs(tmp_path):
 
 
 def test_queues_without_a_log_are_no_store_that_was_never_used(tmp_path):
-    """RocketMQ's checkpoint lies there, and so do units: their log is lost, and no new log may begin over them."""
+    """RocketMQ's checkpoint and units exist: their log is lost, and no new log may begin over them."""
     (tmp_path / "checkpoint").write_bytes(bytes(4096))
     queue = tmp_path / "consumequeue" / "orders" / "0"
     queue.mkdir(parents=True)

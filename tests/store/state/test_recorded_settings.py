@@ -1,4 +1,4 @@
-"""Recorded settings: what a store's bytes mean is kept with it, and no later opening gives them another meaning."""
+"""Recorded settings: the meaning of a store's bytes is stored with it, and later openings cannot change it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def close(opened):
 
 
 def test_the_first_opening_records_what_bytes_mean(tmp_path):
-    """Later ones, and every verb, take it from there."""
+    """Later openings, and every verb, use the record."""
     close(open_store(tmp_path / "store", message_delay_level="1s 1h", enable_lmq=True))
     recorded = read_recorded(tmp_path / "store")
     assert recorded["message_delay_level"] == "1s 1h"
@@ -47,7 +47,7 @@ def test_the_first_opening_records_what_bytes_mean(tmp_path):
     [("message_delay_level", "1s"), ("enable_multi_dispatch", True), ("max_index_num", 99)],
 )
 def test_a_writer_with_another_value_is_refused(tmp_path, name, value):
-    """Not a byte of the store changes."""
+    """No byte of the store changes."""
     close(open_store(tmp_path / "store"))
     before = (tmp_path / "store" / "reput" / "store.json").read_bytes()
     with pytest.raises(ConfigError, match=f"{name}=.* recorded="):
@@ -57,7 +57,7 @@ def test_a_writer_with_another_value_is_refused(tmp_path, name, value):
 
 
 def test_what_was_put_before_a_change_keeps_its_delay(tmp_path):
-    """The new levels hold from the log's end on, for readers as for the writer."""
+    """The new levels apply from the log's end on, for readers and for the writer."""
     store = tmp_path / "store"
     opened = open_store(store, message_delay_level="1s 1h")
     first = opened.put(Message("orders", b"old", delay_level=2))
@@ -79,7 +79,7 @@ def test_what_was_put_before_a_change_keeps_its_delay(tmp_path):
 
 
 def test_a_change_that_a_cut_took_the_ground_from_holds_from_the_log_s_end_on():
-    """What is put there next goes by the new value, and not by the former one until it has come so far."""
+    """The next messages use the new value, not the former one until the old end is reached."""
     known = [RecordedValue(0, "1s"), RecordedValue(8000, "2s")]
     assert history(known, "2s", 9000) == known
     assert history(known, "2s", 4000) == [RecordedValue(0, "1s"), RecordedValue(4000, "2s")]
@@ -90,7 +90,7 @@ def test_a_change_that_a_cut_took_the_ground_from_holds_from_the_log_s_end_on():
 
 
 def test_a_store_from_before_the_record_takes_the_settings_of_its_next_opening(tmp_path):
-    """Until then every verb goes by what it is given."""
+    """Until then every verb uses its own arguments."""
     store = tmp_path / "store"
     close(open_store(store))
     identity = read_identity(store)
@@ -104,7 +104,7 @@ def test_a_store_from_before_the_record_takes_the_settings_of_its_next_opening(t
 
 
 def test_a_store_of_rocketmq_s_is_recorded_with_the_sizes_that_its_files_show(golden, broker_properties):
-    """Its broker's configuration may be given later: it says the same."""
+    """Its broker's configuration may be given later: it agrees."""
     store = golden("basic-5.3") / "store"
     shown = meaning_on_disk(store, Settings())
     assert read_recorded(store) == {}
@@ -116,7 +116,7 @@ def test_a_store_of_rocketmq_s_is_recorded_with_the_sizes_that_its_files_show(go
 
 
 def test_what_the_bytes_of_an_unrecorded_store_give_away_need_not_be_configured(golden, tmp_path):
-    """Light queues, and records with a CRC of their own; a configuration still says what holds."""
+    """Light queues, and records with their own CRC; an explicit configuration takes precedence."""
     light = golden("lmq-5.3") / "store"
     found = load_store_settings(light).settings
     assert (found.enable_lmq, found.enable_multi_dispatch) == (True, True)
@@ -137,7 +137,7 @@ def test_what_the_bytes_of_an_unrecorded_store_give_away_need_not_be_configured(
 
 
 def test_a_size_that_the_files_contradict_cannot_be_recorded(golden):
-    """Asked for by name or not: a store keeps the size of its files."""
+    """Even if requested by name: a store cannot change the size of its files."""
     store = golden("basic-5.3") / "store"
     close(open_store(store))
     with pytest.raises(ConfigError, match="the files of the store have a different size: max_index_num=7 shown="):
@@ -145,7 +145,7 @@ def test_a_size_that_the_files_contradict_cannot_be_recorded(golden):
 
 
 def test_only_a_setting_that_is_recorded_can_be_changed_by_name():
-    """Every other one is given like any."""
+    """All other settings are given as usual."""
     assert changed_settings(["messageDelayLevel", "enable_lmq"]) == {"message_delay_level", "enable_lmq"}
     for wrong in (["max_message_size"], ["xyzzy"], [5], "enable_lmq", 5):
         with pytest.raises(ConfigError, match="change"):
@@ -153,7 +153,7 @@ def test_only_a_setting_that_is_recorded_can_be_changed_by_name():
 
 
 def test_a_store_of_a_rocketmq_that_enters_tags_gets_tags_from_reput_too(golden):
-    """An older one gets none, unless they are asked for."""
+    """A store of an older version does not, unless requested."""
     for name, expected in (("basic-5.3", False), ("basic-5.5", True)):
         store = golden(name) / "store"
         assert meaning_on_disk(store, Settings())["index_tags"] is expected
@@ -165,7 +165,7 @@ def test_a_store_of_a_rocketmq_that_enters_tags_gets_tags_from_reput_too(golden)
 
 
 def test_tags_that_a_newer_rocketmq_entered_are_gone_on_with(golden):
-    """Where reput was first, too: the index shows what was written since."""
+    """Even if reput wrote the store first: the index shows the later entries."""
     store = golden("basic-5.5") / "store"
     close(open_store(store))
     identity = read_identity(store)
@@ -179,7 +179,7 @@ def test_tags_that_a_newer_rocketmq_entered_are_gone_on_with(golden):
 
 
 def test_tags_that_are_to_be_left_out_are(golden):
-    """Though the index has them up to here."""
+    """Although the index has them up to this point."""
     store = golden("basic-5.5") / "store"
     close(open_store(store, index_tags=False, change_settings=["index_tags"]))
     assert not read_recorded(store)["index_tags"]

@@ -1,4 +1,4 @@
-"""What RocketMQ keeps in RocksDB is named, and never taken for something that is not there."""
+"""RocketMQ's data in RocksDB is reported, and not mistaken for missing data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from small_store import open_store
 
 @pytest.fixture
 def store(golden):
-    """A store of RocketMQ 5.5, whose rocksdbstore/ holds nothing."""
+    """A store of RocketMQ 5.5, whose rocksdbstore/ is empty."""
     return golden("direct-5.5") / "store"
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "consumequeue_rocksdb"])
 def test_a_store_with_its_queues_in_rocksdb_is_refused(store, name):
-    """Without queues each topic would look like one that was deleted. Readers are told, too; the log can be read."""
+    """Otherwise each topic would look deleted. Readers get the error, too; the log can be read."""
     topic = next(path.name for path in sorted((store / "consumequeue").iterdir()))
     shutil.rmtree(store / "consumequeue")
     (store / name).mkdir()
@@ -37,7 +37,7 @@ def test_a_store_with_its_queues_in_rocksdb_is_refused(store, name):
 
 
 def test_queues_that_are_kept_both_ways_are_read(store):
-    """RocketMQ may write them twice."""
+    """RocketMQ may write them in both ways."""
     (store / "consumequeue_rocksdb").mkdir()
     (store / "consumequeue_rocksdb" / "CURRENT").write_bytes(b"MANIFEST-000005\n")
     open_store(store).close(views_complete=True)
@@ -45,7 +45,7 @@ def test_queues_that_are_kept_both_ways_are_read(store):
 
 
 def test_what_lies_in_rocksdb_is_a_note_of_a_check(store):
-    """A folder that holds nothing is none: every store of 5.4 and later has it."""
+    """An empty folder does not count: every store of 5.4 and later has it."""
     assert check_store(store, Settings()).notes == []
     (store / "rocksdbstore" / "000007.sst").write_bytes(b"x")
     (store / "config" / "topics").mkdir(parents=True)

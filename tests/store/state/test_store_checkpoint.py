@@ -1,4 +1,4 @@
-"""The checkpoint tells a RocketMQ from where it must look again after a crash, and never too late."""
+"""The checkpoint tells RocketMQ from where to dispatch again after a crash, and is never too late."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def index_file(store, number, begin, end, end_offset, count=400):
 
 
 def written(store, queue_timestamp, index_durable=None):
-    """Return (logics, index) of the checkpoint that is written when the queues are on disk up to some time."""
+    """Return (logics, index) of the checkpoint that is written when the queues are on disk up to a given time."""
     write_checkpoint(store, 9_000, queue_timestamp, Files(), index_durable=index_durable)
     checkpoint = read_checkpoint(store)
     assert checkpoint.physic_msg_timestamp == 9_000
@@ -42,14 +42,14 @@ def written(store, queue_timestamp, index_durable=None):
 
 
 def test_without_an_index_the_queues_count_alone(tmp_path):
-    """A file without entries holds nothing back."""
+    """A file without entries does not limit the checkpoint."""
     assert written(tmp_path, 8_000) == (8_000, 0)
     index_file(tmp_path, 1, 0, 0, 0, count=0)
     assert written(tmp_path, 8_000) == (8_000, 0)
 
 
 def test_the_file_that_is_written_to_holds_the_queues_back(tmp_path):
-    """RocketMQ drops it, and dispatches again only from there on."""
+    """RocketMQ drops it, and only dispatches again from there on."""
     index_file(tmp_path, 1, 1_000, 3_000, 500)
     index_file(tmp_path, 2, 3_000, 6_000, 900)
     assert written(tmp_path, 8_000) == (3_000, 3_000)
@@ -69,21 +69,21 @@ def test_a_full_file_counts_once_it_is_on_disk(tmp_path, durable, expected):
 
 
 def test_where_all_is_dispatched_again_no_index_file_is_kept(tmp_path):
-    """RocketMQ adds no key of a record that lies before the end of its last index file, had it one or not."""
+    """RocketMQ adds no keys of records before the end of its last index file, whether that had them or not."""
     index_file(tmp_path, 1, 1_000, 3_000, 500)
     index_file(tmp_path, 2, 3_000, 6_000, 900)
     assert written(tmp_path, 0) == (0, 0)
 
 
 def test_files_that_end_at_the_same_time_are_told_apart_by_none(tmp_path):
-    """RocketMQ would keep both, so neither is said to be on disk."""
+    """RocketMQ would keep both, so neither is reported as durable."""
     index_file(tmp_path, 1, 1_000, 3_000, 500)
     index_file(tmp_path, 2, 3_000, 3_000, 900)
     assert written(tmp_path, 8_000) == (1_000, 0)
 
 
 def test_what_others_keep_in_it_stays(tmp_path):
-    """A RocketMQ 5 has two more numbers there."""
+    """RocketMQ 5 has two more numbers there."""
     (tmp_path / "checkpoint").write_bytes(b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4, 5)))
     write_checkpoint(tmp_path, 9_000, 8_000, Files())
     data = (tmp_path / "checkpoint").read_bytes()
@@ -92,7 +92,7 @@ def test_what_others_keep_in_it_stays(tmp_path):
 
 
 def test_it_is_written_while_the_store_is_open(tmp_path):
-    """Of what is on disk, as the views say; a RocketMQ after a kill need not begin with the oldest segment."""
+    """For the durable part, as reported by the views; after a kill RocketMQ need not begin with the oldest segment."""
 
     class Ticking(ManualClock):
         seconds = 0.0
@@ -114,7 +114,7 @@ def test_it_is_written_while_the_store_is_open(tmp_path):
 
 
 def test_views_say_up_to_when_they_are_on_disk(tmp_path):
-    """The least of them counts."""
+    """The smallest of them counts."""
     with reput.open(tmp_path, mode="inline", max_hash_slot_num=100, max_index_num=400) as store:
         result = store.put(reput.Message("orders", b"x", keys=["k"]))
         end = time.monotonic() + LIMIT_S
@@ -125,7 +125,7 @@ def test_views_say_up_to_when_they_are_on_disk(tmp_path):
 
 
 class Told(Publisher):
-    """Counts how often it was told to look at the writer."""
+    """Counts the requests to check the writer."""
 
     count = 0
 
@@ -135,12 +135,12 @@ class Told(Publisher):
 
 
 def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, caplog):
-    """Store times do not go back, so they stand still until it has come there; the opening and `doctor` say so, too.
+    """Store times do not go back: they stay constant until the clock catches up; the opening and `doctor` report it.
 
-    Then it is told that the clock has jumped, which nothing grows old by for a while.
+    Then a jump of the clock is reported, which retention ignores for a while.
     """
     clock = ManualClock(Clock().now_ms())
-    # The flusher would tell of it, too.
+    # The flusher would report it, too.
     opened = open_store(tmp_path, clock=clock, files=UnforcedFiles(), flush_interval_commit_log=3_600_000)
     told = Told()
     opened.attach(told, needs_properties=False)
@@ -171,7 +171,7 @@ def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, 
 
 
 def test_the_sixth_number_is_read_and_leaves_it_to_the_times(golden):
-    """RocketMQ 5.5 wrote it; after a crash of reput it goes by the times, as older versions do."""
+    """RocketMQ 5.5 wrote it; after a crash of reput it uses the times, like older versions."""
     store = golden("direct-5.5") / "store"
     assert read_checkpoint(store).logics_physical_offset == 87728
     before = (store / "checkpoint").read_bytes()

@@ -1,4 +1,4 @@
-"""The store's lock: it excludes all writers but one, and names the last one."""
+"""The store's lock excludes all writers but one, and names the last one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from small_store import drop, message_of_size, open_store
 
 
 def start_rocketmq(store: Path) -> None:
-    """Do what a RocketMQ's start does to the lock file."""
+    """Change the lock file like RocketMQ at its start."""
     with (store / "lock").open("r+b") as lock:
         lock.write(b"lock")
 
 
 def test_a_store_is_claimed_until_a_rocketmq_starts_on_it(tmp_path):
-    """The last word in the file is that of the last writer."""
+    """The file's last entry belongs to the last writer."""
     assert not is_claimed(tmp_path / "store")
     drop(open_store(tmp_path / "store"))
     assert is_claimed(tmp_path / "store")
@@ -30,7 +30,7 @@ def test_a_store_is_claimed_until_a_rocketmq_starts_on_it(tmp_path):
 
 
 def test_a_rocketmq_after_a_crash_is_noticed_by_the_claim(tmp_path):
-    """Version 4 leaves the abort file of a killed reput as it is; what is known of the log ends with the last mark."""
+    """Version 4 keeps the abort file of a killed reput; the known part of the log ends with the last mark."""
     opened = open_store(tmp_path / "store")
     marked = opened.put(message_of_size(300)).next_commit_log_offset
     opened.close(views_complete=True)
@@ -45,7 +45,7 @@ def test_a_rocketmq_after_a_crash_is_noticed_by_the_claim(tmp_path):
 
 
 def test_who_has_just_taken_the_lock_is_named(tmp_path):
-    """Its name is not written yet; that of the last writer, which may live on, would be the wrong one."""
+    """Its name is not written yet; the name of the previous writer, which may still live, would be wrong."""
     first = StoreLock(tmp_path)
     try:
         with pytest.raises(StoreLocked, match=f"pid={os.getpid()}"):

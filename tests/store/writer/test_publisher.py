@@ -1,4 +1,4 @@
-"""What waits to be told is told in its order, and together."""
+"""Delayed notifications are delivered in order, and together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from small_store import UnforcedFiles, message_of_size, open_store
 
 
 class Told(Publisher):
-    """Keeps what it is told."""
+    """Records its notifications."""
 
     def __init__(self):
         self.frames = []
@@ -27,7 +27,7 @@ class Told(Publisher):
 
 
 def test_what_waited_together_is_told_together(tmp_path):
-    """The same requests in the same order, with the queues of all; a segment ends between two tellings only."""
+    """The same requests in the same order, with the queues of all; a segment ends only between notifications."""
     apart, together = Told(), Told()
     keeper = CommittedPublisher(together, lambda end: None)
     store = open_store(tmp_path / "store")
@@ -60,7 +60,7 @@ def test_what_waited_together_is_told_together(tmp_path):
 
 
 def test_a_put_of_which_nobody_is_told_stays_a_hole_between_those_beside_it(tmp_path):
-    """As when Ctrl-C comes between a record and its telling: told over, it would be in no view."""
+    """For example after Ctrl-C between storing and publishing: if skipped silently, it would be in no view."""
     store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type="SYNC_FLUSH")
     told = Told()
     store.attach(told, needs_properties=False)

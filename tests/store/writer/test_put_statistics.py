@@ -1,4 +1,4 @@
-"""How long puts took, and how many there were a second."""
+"""Durations of puts, and puts per second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reput.store.writer.put_statistics import DISTRIBUTION, PutStatistics
 
 
 class Counted:
-    """A clock, and a count of messages, that go when they are told to."""
+    """A manual clock, and a manual count of messages."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -17,7 +17,7 @@ class Counted:
 
 @pytest.fixture
 def counted():
-    """Seven messages were there before."""
+    """There were seven messages before."""
     return Counted()
 
 
@@ -26,7 +26,7 @@ def statistics_of(counted: Counted, *, tells_all: bool = False) -> PutStatistics
 
 
 def test_before_the_first_put_nothing_is_known_of_times(counted):
-    """Neither an average nor a longest time is 0."""
+    """Neither the average nor the maximum is 0."""
     totals = statistics_of(counted).totals(put_size=0)
     assert (totals.put_nums, totals.put_size) == (0, 0)
     assert totals.put_size_average is None
@@ -50,7 +50,7 @@ def test_before_the_first_put_nothing_is_known_of_times(counted):
     ],
 )
 def test_a_put_counts_in_the_bucket_of_its_time(seconds, bucket, counted):
-    """RocketMQ's thirteen; the fast ones are those that nobody had to note."""
+    """RocketMQ's thirteen buckets; the fast puts are those that were not recorded."""
     statistics = statistics_of(counted)
     counted.count += 5
     statistics.note(seconds, 2)
@@ -64,7 +64,7 @@ def test_a_put_counts_in_the_bucket_of_its_time(seconds, bucket, counted):
 
 
 def test_only_what_is_longer_than_before_or_slow_has_to_be_noted(counted):
-    """So that a put pays one comparison."""
+    """So a put only pays for one comparison."""
     statistics = statistics_of(counted)
     assert statistics.threshold == 0
     statistics.note(0.0002, 1)
@@ -74,7 +74,7 @@ def test_only_what_is_longer_than_before_or_slow_has_to_be_noted(counted):
 
 
 def test_where_every_call_is_noted_others_are_in_no_bucket(counted):
-    """What a transaction puts waits for the disk later, and nobody knows how long."""
+    """Transactional puts wait for the disk later, so their durations are unknown."""
     statistics = statistics_of(counted, tells_all=True)
     counted.count += 5
     statistics.note(0.0002, 2)
@@ -82,7 +82,7 @@ def test_where_every_call_is_noted_others_are_in_no_bucket(counted):
 
 
 def test_messages_a_second_are_known_once_the_period_has_gone_by(counted):
-    """From what the count was before."""
+    """Computed from the earlier count."""
     statistics = statistics_of(counted)
     for _ in range(9):
         counted.now += 1
