@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder, quiet, and gone afterwards."""
+"""One quiet Spark for all tests of this folder, stopped afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Return the session, started as an export starts it."""
+    """Return the session, started like an export's."""
     from reput_plugins.spark_export.spark_session import spark_session
 
     settings = {

@@ -1,4 +1,4 @@
-"""An exporter for tests that kill it: what Spark has workers and driver do, in one process and as fast as it goes."""
+"""An exporter for tests that kill it: the work of Spark's workers and driver, in one process, as fast as possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["export_log", "lake_of", "merge", "without_spark"]
 
 @contextlib.contextmanager
 def without_spark() -> Iterator[None]:
-    """Have `export` do in this process what it would have Spark do."""
+    """Make `export` do in this process what Spark would do."""
 
     def run_job(session: Any, plan: SinkPlan, begin: int, until: int, on_progress: Any, **options: Any) -> None:
         commit_ranges(plan, [write_ranges(plan, iter([pa.record_batch({"begin": [begin], "until": [until]})]))])
@@ -37,7 +37,7 @@ def without_spark() -> Iterator[None]:
 
 
 def lake_of(store: str, lake: str) -> Lake:
-    """Return the lake of a store, made if there is none."""
+    """Return the lake of a store, created if necessary."""
     from reput.store.state.epochs import read_epochs
 
     found = Lake(LakeLocation.of(lake), "export", read_epochs(Path(store), LogTable(store).store_id))
@@ -46,7 +46,7 @@ def lake_of(store: str, lake: str) -> Lake:
 
 
 def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: Any) -> None:
-    """Bring a lake up to the log's end, batch by batch of two tasks; *merging*: with its files merged after each."""
+    """Bring a lake up to the log's end, in batches of two tasks; *merging*: merge its files after each batch."""
     log, target = LogTable(store), lake_of(store, lake)
     plan = SinkPlan(store, target.location, "export", TableOptions())
     maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)

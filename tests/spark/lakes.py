@@ -1,4 +1,4 @@
-"""What readers find in a lake, for the tests of exports."""
+"""The content of a lake as readers see it, for the tests of exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["forget_marks", "lake_rows", "offsets_by_reader", "offsets_in"]
 
 
 def lake_rows(lake: Path) -> pa.Table:
-    """Return what a reader of Delta tables finds, in the log's order."""
+    """Return the rows that a reader of Delta tables finds, in log order."""
     from deltalake import DeltaTable
 
     table: pa.Table = DeltaTable(lake).to_pyarrow_table()
@@ -27,7 +27,7 @@ def offsets_in(lake: Path) -> list[int]:
 
 
 def offsets_by_reader(lake: Path, spark: Any = None) -> dict[str, list[int]]:
-    """Return the same, as each kind of reader finds them that is there: every one reads every row with its own code."""
+    """Return the same for each available kind of reader, each of which reads every row with its own code."""
     from deltalake import DeltaTable
 
     files = DeltaTable(lake).file_uris()
@@ -48,7 +48,7 @@ def offsets_by_reader(lake: Path, spark: Any = None) -> dict[str, list[int]]:
 
 
 def forget_marks(lake: Path) -> None:
-    """Leave the lake as an older reput made it."""
+    """Leave the lake as if an older reput had created it."""
     from reput_plugins.spark_export.lake_marks import MARKS_INFO
 
     for path in (lake / "_delta_log").glob("*.json"):

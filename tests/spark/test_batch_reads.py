@@ -88,7 +88,7 @@ def test_rows_are_those_that_the_options_ask_for(spark: Any, log: WrittenLog, op
 
 
 def test_offsets_of_the_log_bound_a_read(spark: Any, log: WrittenLog):
-    """A number is a commit-log offset, and the end is excluded."""
+    """A number is a commit-log offset, and the end is exclusive."""
     frame = load(spark, log.store, startingOffsets=log.offsets[10], endingOffsets=log.offsets[20])
     assert offsets_of(frame) == log.offsets[10:20]
 
@@ -108,13 +108,13 @@ def test_offsets_of_the_log_bound_a_read(spark: Any, log: WrittenLog):
     ids=str,
 )
 def test_a_wrong_option_is_named(spark: Any, log: WrittenLog, options: Any, sentence: str):
-    """A misspelled option would read the wrong rows, so it is refused, with the nearest name that there is."""
+    """A misspelled option would read the wrong rows, so it is refused, with the nearest existing name."""
     with pytest.raises(Exception, match=sentence):
         load(spark, log.store, **options).collect()
 
 
 def test_a_time_behind_the_last_record_may_mean_nothing(spark: Any, log: WrittenLog):
-    """The strategy ``latest`` makes an empty frame of what is else an error."""
+    """With the strategy ``latest`` the frame is empty; otherwise it is an error."""
     options = {"startingTimestamp": START_MS * 2, "startingOffsetsByTimestampStrategy": "latest"}
     assert load(spark, log.store, **options).count() == 0
 
@@ -131,7 +131,7 @@ def test_a_directory_that_is_no_store_is_refused(spark: Any, tmp_path: Path):
 
 
 def test_damage_is_a_table_of_its_own(spark: Any, tmp_path: Path):
-    """With ``schemaMode=damage`` the rows are the ranges that are no records; a plain read stops at the first."""
+    """With ``schemaMode=damage`` the rows are the ranges that are not records; a plain read stops at the first."""
     log = WrittenLog(tmp_path)
     for number in range(60):
         log.append(b"%d" % number * 30)
@@ -146,7 +146,7 @@ def test_damage_is_a_table_of_its_own(spark: Any, tmp_path: Path):
 
 
 def test_rows_of_kafkas_schema(spark: Any, log: WrittenLog):
-    """A job for Spark's Kafka source finds its columns."""
+    """A job written for Spark's Kafka source finds its columns."""
     frame = load(spark, log.store, schemaMode="kafka", includeHeaders="true", subscribe="orders")
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
     assert frame.columns == names
@@ -171,7 +171,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_filters_give_the_same_rows_pushed_down_or_not(spark: Any, log: WrittenLog, condition: str):
-    """What can be decided from a record's header is decided there; the rows are the same."""
+    """Conditions on a record's header are evaluated there; the rows are the same."""
     plain = load(spark, log.store, pushdown="false").where(condition)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -182,7 +182,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: Any, log: WrittenL
 
 
 def test_registering_turns_push_down_on(spark: Any, log: WrittenLog):
-    """After `register` a condition on the topic is no work of Spark's any more."""
+    """After `register`, Spark itself no longer evaluates a condition on the topic."""
     import pyspark_reput
 
     session = spark.newSession()

@@ -1,4 +1,4 @@
-"""The class-data archive: used where there is one, made where that was asked for, and never in the way."""
+"""The class-data archive: used if it exists, created if requested, and never an obstacle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reput_plugins.spark_export.class_archive import ClassArchive
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
-    """Return the archive of a Java that only tells its version."""
+    """Return the archive of a Java that only prints its version."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 17 >&2\n")
@@ -20,12 +20,12 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
 
 
 def test_without_an_archive_nothing_is_asked_of_the_jvm(archive: ClassArchive):
-    """A short export does not pay for the starts of others."""
+    """A short export does not pay for later starts."""
     assert archive.options(make=False) == ""
 
 
 def test_an_archive_is_moved_into_place_whole(archive: ClassArchive):
-    """What the JVM writes at its end serves the next start."""
+    """An archive written by the JVM at its end speeds up the next start."""
     assert archive.options(make=True) == f"-XX:ArchiveClassesAtExit={archive.draft}"
     archive.draft.write_bytes(b"classes")
     archive.keep()
@@ -41,6 +41,6 @@ def test_a_jvm_that_wrote_none_leaves_none(archive: ClassArchive):
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(archive: ClassArchive, tmp_path: Path):
-    """Each start takes its time then."""
+    """Then each start takes its full time."""
     (tmp_path / "cache").write_bytes(b"a file where the directory should be")
     assert archive.options(make=True) == ""

@@ -1,4 +1,4 @@
-"""A cluster of processes of their own: a master, a worker, executors that see store, lake and target by their paths."""
+"""A cluster of separate processes: a master, a worker, and executors that access store, lake and target by path."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
 
 SECONDS_MAX = 120
 VIEWS = ("consume_queue", "index")
-# What a driver does, in a process of its own, because this one may have a Spark already.
+# The work of a driver, in a separate process, because this one may already have a Spark.
 DRIVER = """
 import json, sys
 from pathlib import Path
@@ -61,8 +61,8 @@ print(json.dumps(found))
 """
 
 
-# What a client of Spark Connect does, in a process of its own that has no JVM: export, check, the export that follows a
-# log, and a stream of its rows into another store.
+# The work of a Spark Connect client, in a separate process without a JVM: export, check, following export, and a stream
+# of its rows into another store.
 CLIENT = """
 import json, sys
 from pathlib import Path
@@ -93,7 +93,7 @@ def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:
     assert spec.submodule_search_locations is not None
     home = next(iter(spec.submodule_search_locations))
     ours = {"SPARK_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "512m"}
-    # Of the process, and of the JVM that writes its command line.
+    # For the process, and for the JVM that builds its command line.
     options = {"SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS, "SPARK_LAUNCHER_OPTS": JVM_OPTIONS}
     variables = {**os.environ, **ours, **options, "PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as output:
@@ -112,7 +112,7 @@ def started(log: Path, words: str, *command: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a master that has one worker with two cores; the system gives them their ports."""
+    """Return the address of a master with one worker of two cores; the system assigns their ports."""
     at_home = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     processes: list[subprocess.Popen[bytes]] = []
     package = "org.apache.spark.deploy"
@@ -133,7 +133,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End one of Spark's processes and see it gone."""
+    """End one of Spark's processes and wait until it is gone."""
     process.terminate()
     try:
         process.wait(SECONDS_MAX)
@@ -147,7 +147,7 @@ def connect_server(spark: Any) -> Iterator[str]:
     """Return the address of Spark Connect, served by the Spark that all tests share."""
     pytest.importorskip("grpc_status")
     package = spark._jvm.org.apache.spark.sql.connect.service
-    # The one instance of a Scala object.
+    # The single instance of a Scala object.
     service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
     service.start(spark._jsc.sc())
     try:
@@ -158,14 +158,14 @@ def connect_server(spark: Any) -> Iterator[str]:
 
 
 def files_below(target: Path) -> dict[str, bytes]:
-    """Return what was built, index files without their names, which are times."""
+    """Return the built files; index files without their names, which are times."""
     found = {str(path.relative_to(target)): path.read_bytes() for path in sorted(target.glob("consumequeue/*/*/*"))}
     found |= {f"index/{number}": path.read_bytes() for number, path in enumerate(sorted(target.glob("index/*")))}
     return found
 
 
 def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
-    """Export, check, rebuild, the way back and filters pushed down, with nothing shared but paths."""
+    """Export, check, rebuild, writing back and pushed-down filters, with only paths shared."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(2000):
         log.append(b"%d" % number * 20, queue_id=number % 7, store_timestamp=START_MS + number)
@@ -193,7 +193,7 @@ def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
 
 
 def test_spark_connect_does_the_work(connect_server: str, tmp_path: Path):
-    """Export, check and streams, for a process that has no JVM."""
+    """Export, check and streams, for a process without a JVM."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(500):
         log.append(b"%d" % number * 20, store_timestamp=START_MS + number)

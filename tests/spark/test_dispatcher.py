@@ -1,6 +1,6 @@
-"""The dispatcher that keeps a lake up to date: cursors, restarts, cuts, and kills of every process it has.
+"""The dispatcher that keeps a lake up to date: cursors, restarts, cuts, and kills of all its processes.
 
-``REPUT_SPARK_KILLS=10`` kills that often through a live Spark.
+``REPUT_SPARK_KILLS=10`` kills that often with a real Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from written_log import WrittenLog
 pytestmark = pytest.mark.spark
 
 KILLS = int(os.environ.get("REPUT_SPARK_KILLS", "3"))
-# In turn: the JVM, whoever starts workers, the dispatcher, which commits, and who decodes and writes.
+# In turn: the JVM, the process that starts workers, the dispatcher, which commits, and a worker, which decodes and
+# writes.
 VICTIMS = ("java", "pyspark.daemon", "dispatcher", "pyspark.worker")
 
 
@@ -59,7 +60,7 @@ class Context(DispatcherContext):
 
 
 class Host:
-    """Runs the dispatcher of a store as a host does."""
+    """Runs the dispatcher of a store like a host."""
 
     def __init__(self, log: WrittenLog, **options: Any) -> None:
         from reput_plugins.spark_export import SparkExportOptions, reput_create_dispatcher
@@ -71,7 +72,7 @@ class Host:
         self.position = 0
 
     def cursor(self, commit_log_offset: int, store_timestamp: int = 7) -> Cursor:
-        """Return a cursor of the store's present epoch."""
+        """Return a cursor of the store's current epoch."""
         epoch = read_epochs(self.context.store_directory, self.context.store_id).epoch
         return Cursor(self.context.store_id, epoch, commit_log_offset, store_timestamp)
 
@@ -103,7 +104,7 @@ def log(tmp_path: Path) -> WrittenLog:
 
 
 def test_the_lake_holds_each_batch_when_dispatch_returns(spark: Any, log: WrittenLog):
-    """Readers see what was dispatched, over the ends of segments; what is flushed is where the table is."""
+    """Readers see the dispatched records, across segments; the flushed cursor is the table's position."""
     host = Host(log)
     assert host.start() is None
     for _ in range(4):
@@ -116,7 +117,7 @@ def test_the_lake_holds_each_batch_when_dispatch_returns(spark: Any, log: Writte
 
 
 def test_a_backlog_is_cut_into_transactions(spark: Any, log: WrittenLog):
-    """A transaction holds no more of the log than the options say."""
+    """A transaction covers no more of the log than the options allow."""
     host = Host(log, batch_bytes_max=3000, split_bytes=1000)
     host.start()
     host.dispatch()
@@ -126,7 +127,7 @@ def test_a_backlog_is_cut_into_transactions(spark: Any, log: WrittenLog):
 
 
 def test_a_restart_goes_on_where_the_table_ends(spark: Any, log: WrittenLog):
-    """The table is the cursor, also after a kill between commit and flush; its checkpoint is not needed."""
+    """The table is the cursor, even after a kill between commit and flush; its checkpoint is not needed."""
     host = Host(log)
     host.start()
     host.dispatch()
@@ -146,7 +147,7 @@ def test_a_restart_goes_on_where_the_table_ends(spark: Any, log: WrittenLog):
 
 
 def test_a_blank_alone_moves_the_table_on(spark: Any, tmp_path: Path):
-    """A range without a record is done as well."""
+    """A range without records also counts as done."""
     log = WrittenLog(tmp_path / "store")
     append(log, 1)
     host = Host(log)
@@ -161,7 +162,7 @@ def test_a_blank_alone_moves_the_table_on(spark: Any, tmp_path: Path):
 
 
 def test_what_the_log_lost_is_taken_out_of_the_lake(spark: Any, log: WrittenLog):
-    """After a truncation the lake goes on from the cut, with the new history."""
+    """After a truncation the lake continues from the cut, with the new history."""
     host = Host(log)
     host.start()
     host.dispatch()
@@ -175,7 +176,7 @@ def test_what_the_log_lost_is_taken_out_of_the_lake(spark: Any, log: WrittenLog)
 
 
 def test_small_files_are_merged_by_the_way(spark: Any, log: WrittenLog):
-    """Maintenance runs between batches, and the rows stay."""
+    """Maintenance runs between batches, and the rows stay the same."""
     host = Host(log, compact_interval_ms=1)
     host.start()
     for _ in range(3):
@@ -187,7 +188,7 @@ def test_small_files_are_merged_by_the_way(spark: Any, log: WrittenLog):
 
 
 def test_damage_ends_the_dispatcher_with_its_range(spark: Any, log: WrittenLog):
-    """The host shows the sentence; nothing behind the damage is exported as if nothing were missing."""
+    """The host shows the error; nothing after the damage is exported as if nothing were missing."""
     from reput.errors import DamagedStore
 
     log.data[log.offsets[20] + 4] ^= 0xFF
@@ -200,7 +201,7 @@ def test_damage_ends_the_dispatcher_with_its_range(spark: Any, log: WrittenLog):
 
 
 def test_retention_waits_for_the_lake_and_what_it_took_is_a_gap(spark: Any, tmp_path: Path):
-    """Up to its bound; then the lake goes on behind what is gone, and the status tells of it for ever."""
+    """Up to its limit; then the lake continues after the gap, which the status shows permanently."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     configuration = tmp_path / "reput.toml"
     configuration.write_text(

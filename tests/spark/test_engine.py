@@ -1,6 +1,6 @@
-"""The store's bulk work on Spark: the report and the bytes of the local engine, for every store and any split.
+"""The store's bulk work on Spark: report and bytes equal those of the local engine, for every store and any split.
 
-``REPUT_ENGINE_BYTES=4294967296`` makes the log over a thousand queues as long as that.
+``REPUT_ENGINE_BYTES=4294967296`` makes the log of a thousand queues that long.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SETTINGS = Settings(max_hash_slot_num=200, max_index_num=41, mapped_file_size_co
 
 
 def nothing(*progress: Any) -> None:
-    """Be told of progress."""
+    """Ignore progress."""
 
 
 def files_below(target: Path) -> dict[str, bytes]:
-    """Return what was built, index files in their order instead of by their names, which are times."""
+    """Return the built files; index files in order instead of by their names, which are times."""
     found = {}
     ext = "reput/views/consume_queue_ext"
     for pattern in ("consumequeue/*/*/*", "consumequeue_ext/*/*/*", f"{ext}/addresses/*/*/*", f"{ext}/filters"):
@@ -53,7 +53,7 @@ def files_below(target: Path) -> dict[str, bytes]:
 def build_both(
     store: Path, root: Path, settings: Settings, split_bytes: int | None = None, views: tuple[str, ...] = VIEWS
 ) -> tuple[Path, Path]:
-    """Rebuild a store with both engines and return where each did."""
+    """Rebuild a store with both engines and return the two targets."""
     here, there = root / "here", root / "there"
     expected = list(rebuild_here(store, views, here, settings))
     engine = find_engine("spark")
@@ -88,7 +88,7 @@ def test_the_bytes_of_a_rebuild_are_those_of_the_local_engine(
 
 @pytest.mark.processes
 def test_a_topic_that_rocketmq_made_again_is_its_new_life(spark: Any, tmp_path: Path):
-    """Neither engine puts a record of the former life into a queue, or an ext unit of one into its file."""
+    """Neither engine puts a record of the former generation into a queue, or an ext unit of one into its file."""
     log = WrittenLog(tmp_path / "store")
     for count in (9, 4):
         log.queue_offsets.clear()
@@ -109,7 +109,7 @@ def test_a_topic_that_rocketmq_made_again_is_its_new_life(spark: Any, tmp_path: 
 def test_ext_files_have_the_bytes_of_the_local_engine(
     spark: Any, golden_read_only: Callable[[str], Path], broker_properties: Callable[[str], Path], tmp_path: Path
 ):
-    """With the bits of the filters that consumers registered; the queues lead to them, asked for before or behind."""
+    """With the bits of the consumers' registered filters; the queues refer to them, in either order of the views."""
     store = golden_read_only(EXT_SET) / "store"
     settings = msgspec.structs.replace(
         load_settings(broker_properties(EXT_SET)).settings,
@@ -132,7 +132,7 @@ def test_ext_files_have_the_bytes_of_the_local_engine(
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_log_over_a_thousand_queues_gives_the_bytes_of_the_local_engine(spark: Any, tmp_path: Path):
-    """However long it is, and wherever its splits lie."""
+    """However long it is, and wherever it is split."""
     store, size = tmp_path / "store", int(os.environ.get("REPUT_ENGINE_BYTES", 4 << 20))
     with reput.open(
         store, dispatchers=[], mode="inline", mapped_file_size_commit_log=max(size // 4, 1 << 20)
@@ -161,7 +161,7 @@ def test_a_log_over_a_thousand_queues_gives_the_bytes_of_the_local_engine(spark:
 def test_the_report_of_a_check_is_that_of_the_local_engine(
     spark: Any, name: str, golden_read_only: Callable[[str], Path]
 ):
-    """Damage, torn ends and what is left of older histories included."""
+    """Including damage, torn ends and remains of older histories."""
     head, _, part = name.partition("/")
     store = golden_read_only(head) / part / "store"
     expected = check_store(store, Settings())
@@ -170,7 +170,7 @@ def test_the_report_of_a_check_is_that_of_the_local_engine(
 
 
 def test_damage_in_the_middle_is_found_where_it_is(spark: Any, tmp_path: Path):
-    """Whichever range it lies in, and though the ranges behind it are whole."""
+    """In whichever range it lies, and although the later ranges are undamaged."""
     log = WrittenLog(tmp_path)
     for number in range(300):
         log.append(b"%d" % number * 30, topic=b"t%d" % (number % 3))
@@ -185,7 +185,7 @@ def test_damage_in_the_middle_is_found_where_it_is(spark: Any, tmp_path: Path):
 
 
 def test_a_damaged_log_is_not_rebuilt_from(spark: Any, tmp_path: Path):
-    """Unless somebody has accepted the damage; the sentence says where it is."""
+    """Unless the damage has been accepted; the error has its position."""
     log = WrittenLog(tmp_path / "store")
     for number in range(60):
         log.append(b"%d" % number * 30)
@@ -198,7 +198,7 @@ def test_a_damaged_log_is_not_rebuilt_from(spark: Any, tmp_path: Path):
 
 
 def test_a_view_that_spark_does_not_build_is_refused(tmp_path: Path):
-    """By its name, with those that it does; an engine that nobody brings, too."""
+    """By name, with the possible ones; so is an unknown engine."""
     rebuild = rebuild_with(find_engine("spark"))
     with pytest.raises(ConfigError, match="view=spark_export built=consume_queue_ext,consume_queue,index"):
         list(rebuild(tmp_path / "a", ["spark_export"], tmp_path / "b", Settings(), on_progress=nothing))

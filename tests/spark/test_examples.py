@@ -1,4 +1,4 @@
-"""The jobs of ``examples/spark`` answer what they say."""
+"""The jobs of ``examples/spark`` give the documented results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = ROOT / "examples" / "spark"
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what imports a job by its name, as Python does that runs it."""
+    """Return a function that imports a job by name, like Python when it runs it."""
     monkeypatch.syspath_prepend(str(FOLDER))
     return importlib.import_module
 
@@ -47,14 +47,14 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 
 
 def test_every_job_is_in_the_list(job: Any):
-    """With what it takes."""
+    """With its arguments."""
     page = (FOLDER / "README.md").read_text("utf-8")
     jobs = {path.name for path in FOLDER.glob("*.py")} - {"session.py"}
     assert {name for name in jobs if f"[`{name}`]({name})" in page} == jobs
 
 
 def test_messages_per_topic_and_minute(spark: Any, job: Any, log: WrittenLog):
-    """Every message of users is in one minute; the first one began at second 20."""
+    """Every message of users is in one minute; the first minute began at second 20."""
     found = rows_of(job("messages_per_minute").messages_per_minute(spark, str(log.store)))
     assert [(topic, minute.minute, messages) for topic, minute, messages in found] == [
         ("orders", 13, 27),
@@ -91,7 +91,7 @@ def test_a_day_is_replayed_once(spark: Any, job: Any, log: WrittenLog):
 
 
 def test_a_chart_is_drawn_from_a_lake(spark: Any, job: Any, tmp_path: Path):
-    """The one in the documentation, which is made of the sample by the same commands."""
+    """The chart in the documentation is made from the sample by the same commands."""
     store, lake = str(tmp_path / "store"), str(tmp_path / "lake")
     job("sample_orders").sample_orders(spark, store)
     export(store, lake)

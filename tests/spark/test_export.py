@@ -1,4 +1,4 @@
-"""The export to a lake: every record once, for every reader, and in as few sentences as possible why not."""
+"""The export to a lake: every record once, for every reader, and short errors with the reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def append(log: WrittenLog, count: int) -> None:
 def test_the_lake_holds_every_record_of_a_store(
     spark: Any, name: str, golden_read_only: Callable[[str], Path], tmp_path: Path
 ):
-    """For every store that RocketMQ closed the rows of the lake are those of the log, and the store is not touched."""
+    """For every store that RocketMQ closed, the rows of the lake are those of the log, and the store is not touched."""
     store, lake = golden_read_only(name) / "store", tmp_path / "lake"
     report = export(store, lake)
     expected = reput.table.read(store)
@@ -63,7 +63,7 @@ def test_the_lake_holds_every_record_of_a_store(
 
 
 def test_a_second_run_adds_nothing(spark: Any, log: WrittenLog, tmp_path: Path):
-    """The table knows up to where it holds the log."""
+    """The table knows up to where it has the log."""
     lake = tmp_path / "lake"
     first = export(log.store, lake)
     second = export(log.store, lake)
@@ -74,7 +74,7 @@ def test_a_second_run_adds_nothing(spark: Any, log: WrittenLog, tmp_path: Path):
 
 
 def test_a_later_run_adds_what_was_appended(spark: Any, log: WrittenLog, tmp_path: Path):
-    """Runs lie one behind the other without gap or overlap."""
+    """Runs are consecutive, without gap or overlap."""
     lake = tmp_path / "lake"
     export(log.store, lake, until=log.offsets[13])
     assert offsets_in(lake) == log.offsets[:13]
@@ -85,7 +85,7 @@ def test_a_later_run_adds_what_was_appended(spark: Any, log: WrittenLog, tmp_pat
 
 
 def test_repeated_exports_leave_one_file_of_each_topic_and_day(spark: Any, log: WrittenLog, tmp_path: Path):
-    """Days that are over are merged by every run, so that files do not become as many as runs."""
+    """Every run merges past days, so that the number of files does not grow with the runs."""
     from deltalake import DeltaTable
 
     lake = tmp_path / "lake"
@@ -98,7 +98,7 @@ def test_repeated_exports_leave_one_file_of_each_topic_and_day(spark: Any, log: 
 
 
 def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_path: Path):
-    """A lake keeps to its first choice: other topics would leave holes that no reader could see."""
+    """A lake keeps its first choice: adding topics would leave holes that no reader could see."""
     lake = tmp_path / "lake"
     assert export(log.store, lake, topics=["订单", "orders"]).records == 40
     assert set(lake_rows(lake)["topic"].to_pylist()) == {"订单", "orders"}
@@ -109,7 +109,7 @@ def test_topics_can_be_chosen_and_stay_chosen(spark: Any, log: WrittenLog, tmp_p
 
 
 def test_a_range_without_a_chosen_record_is_kept_as_done(spark: Any, log: WrittenLog, tmp_path: Path):
-    """The table's version goes on although no file was added."""
+    """The table's version increases although no file was added."""
     lake = tmp_path / "lake"
     (log.store / "consumequeue" / "quiet" / "0").mkdir(parents=True)
     report = export(log.store, lake, topics=["quiet"])
@@ -118,14 +118,14 @@ def test_a_range_without_a_chosen_record_is_kept_as_done(spark: Any, log: Writte
 
 
 def test_a_topic_that_the_store_does_not_have_makes_no_lake(log: WrittenLog, tmp_path: Path):
-    """A lake keeps to its first choice, so a misspelled one is refused before anything is made."""
+    """A lake keeps its first choice, so a misspelled topic is refused before anything is created."""
     with pytest.raises(ConfigError, match="the store has no such topic: topic=ordrs nearest=orders"):
         export(log.store, tmp_path / "lake", topics=["ordrs"])
     assert not (tmp_path / "lake").exists()
 
 
 def test_plain_spark_reads_the_files(spark: Any, log: WrittenLog, tmp_path: Path):
-    """Without a Delta library Spark takes the table's files, topic and date from their folders."""
+    """Without a Delta library, Spark reads the table's files, with topic and date from their folders."""
     from deltalake import DeltaTable
 
     lake = tmp_path / "lake"
@@ -140,7 +140,7 @@ def test_plain_spark_reads_the_files(spark: Any, log: WrittenLog, tmp_path: Path
 
 
 def test_files_of_a_killed_run_are_in_nobodys_way(spark: Any, log: WrittenLog, tmp_path: Path):
-    """What no transaction names is not part of the table, and the next run begins where the table ends."""
+    """Files without a transaction are not part of the table, and the next run begins where the table ends."""
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.parquet_files import write_range
 
@@ -155,7 +155,7 @@ def test_files_of_a_killed_run_are_in_nobodys_way(spark: Any, log: WrittenLog, t
 
 
 def test_damage_stops_the_export_and_nothing_is_added(spark: Any, log: WrittenLog, tmp_path: Path):
-    """Half of a range is never committed; the damaged bytes are named."""
+    """A partial range is never committed; the error names the damaged bytes."""
     log.data[log.offsets[30] + 4] ^= 0xFF
     log.save()
     lake = tmp_path / "lake"
@@ -165,7 +165,7 @@ def test_damage_stops_the_export_and_nothing_is_added(spark: Any, log: WrittenLo
 
 
 def test_another_table_is_not_touched(spark: Any, log: WrittenLog, tmp_path: Path):
-    """A Delta table that something else made is refused."""
+    """A Delta table of another program is refused."""
     from deltalake import write_deltalake
 
     lake = tmp_path / "lake"
@@ -175,7 +175,7 @@ def test_another_table_is_not_touched(spark: Any, log: WrittenLog, tmp_path: Pat
 
 
 def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Who commits second is told so, its files are gone, and every record is there once."""
+    """The second one to commit gets an error, its files are removed, and every record is there once."""
     from reput_plugins.spark_export import export_job
 
     lake = tmp_path / "lake"
@@ -195,7 +195,7 @@ def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: 
 
 
 def test_what_retention_deleted_is_data_loss(spark: Any, golden: Callable[[str], Path], tmp_path: Path):
-    """A lake that fell behind retention is told so, or goes on with what is left, as asked."""
+    """A lake that lags behind retention gets an error, or continues with the rest, as requested."""
     log = WrittenLog(tmp_path / "store")
     append(log, 90)
     lake = tmp_path / "lake"
@@ -213,20 +213,20 @@ def test_what_retention_deleted_is_data_loss(spark: Any, golden: Callable[[str],
 
 
 def test_progress_is_told_in_bytes_of_the_log(spark: Any, log: WrittenLog, tmp_path: Path):
-    """The whole is what is to be exported; what is done never goes beyond it."""
+    """The total is what will be exported; progress never exceeds it."""
     told: list[tuple[int, int]] = []
     export(log.store, tmp_path / "lake", on_progress=lambda done, total: told.append((done, total)))
     assert all(0 <= done <= total == log.end for done, total in told)
 
 
 def test_a_setting_that_is_not_sparks_is_refused(log: WrittenLog, tmp_path: Path):
-    """Settings go to Spark; the name that does not belong there is in the sentence."""
+    """Settings are passed to Spark; the error has the wrong name."""
     with pytest.raises(ConfigError, match="setting=flush_disk_type"):
         export(log.store, tmp_path / "lake", settings={"flush_disk_type": "SYNC_FLUSH"})
 
 
 def test_a_directory_that_is_no_store_makes_no_lake(tmp_path: Path):
-    """Nothing is made where there is nothing to export."""
+    """If there is nothing to export, nothing is created."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotAStore):
         export(tmp_path / "empty", tmp_path / "lake")
@@ -234,7 +234,7 @@ def test_a_directory_that_is_no_store_makes_no_lake(tmp_path: Path):
 
 
 def test_importing_the_dispatcher_loads_no_spark():
-    """The host reads what a dispatcher declares on machines that have neither Spark nor Arrow."""
+    """The host reads a dispatcher's declaration on machines without Spark and Arrow."""
     code = (
         "import sys, reput_plugins.spark_export; "
         "print(sorted({'pyspark', 'pyarrow', 'deltalake', 'numpy', 'py4j'} & set(sys.modules)))"
@@ -244,7 +244,7 @@ def test_importing_the_dispatcher_loads_no_spark():
 
 
 def test_a_lake_that_workers_cannot_write_is_one_sentence(spark: Any, log: WrittenLog, tmp_path: Path):
-    """What the system says comes from the worker that met it; the next run goes on."""
+    """The system's error comes from the worker that met it; the next run continues."""
     lake = tmp_path / "lake"
     export(log.store, lake, until=log.offsets[3])
     append(log, 30)

@@ -1,4 +1,4 @@
-"""`follow`: a lake that grows with the log, for as long as somebody asks for its transactions."""
+"""`follow`: a lake grows with the log, for as long as a caller iterates over its transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def append(log: WrittenLog, count: int) -> None:
 
 
 def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path):
-    """Each transaction is told of with what it is behind; whoever stops and begins again misses and repeats nothing."""
+    """Each transaction is reported with its lag; stopping and starting again neither loses nor repeats records."""
     log, lake = WrittenLog(tmp_path / "store"), tmp_path / "lake"
     append(log, 40)
     seen: list[tuple[int, int]] = []
@@ -43,7 +43,7 @@ def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path):
 
 
 def test_what_is_wrong_is_told_before_spark_starts(tmp_path: Path):
-    """A directory that is no store, a setting that is not Spark's."""
+    """A directory that is not a store, a setting that is not one of Spark."""
     with pytest.raises(NotAStore):
         next(follow(tmp_path, tmp_path / "lake"))
     with pytest.raises(ConfigError, match="setting=flush"):

@@ -1,4 +1,4 @@
-"""``kill -9`` of what writes, commits and merges a lake: no row is missing, twice or unreadable."""
+"""``kill -9`` of the processes that write, commit and merge a lake: no row is missing, duplicated or unreadable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 SECONDS_MAX = 60
 KILLS = 10
 DAY_MS = 86_400_000
-# Its children have the libraries loaded, and none of the threads of this process.
+# Its children have the libraries loaded, and none of this process's threads.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["spark.exporting"])
 
@@ -44,7 +44,7 @@ def written_log(store: Path, count: int, topic_count: int) -> WrittenLog:
 
 @contextmanager
 def running(target: Callable[..., None], *arguments: Any) -> Iterator[Any]:
-    """Run *target* in a process, lend it once it has begun, and kill it."""
+    """Run *target* in a process, yield it once it has begun, and kill it."""
     begun = FORKS.Event()
     process = FORKS.Process(target=target, args=(*arguments, begun))
     process.start()
@@ -58,19 +58,19 @@ def running(target: Callable[..., None], *arguments: Any) -> Iterator[Any]:
 
 
 def names_on_disk(lake: Path) -> set[str]:
-    """Return the Parquet files that are there, in the table or not."""
+    """Return the existing Parquet files, in the table or not."""
     return {str(path.relative_to(lake)) for path in lake.rglob("*.parquet")}
 
 
 def wait_for_files(lake: Path, count: int) -> None:
-    """Wait until so many files are there, as closely as can be."""
+    """Wait until there are *count* files, as precisely as possible."""
     end = time.monotonic() + SECONDS_MAX
     while len(names_on_disk(lake)) < count:
         assert time.monotonic() < end
 
 
 def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_path: Path):
-    """Ten times, each time it is somewhere else in writing, committing or merging; then it is let go to the end."""
+    """Ten times, at different points of writing, committing or merging; then it runs to completion."""
     log = written_log(tmp_path / "store", 600, 3)
     store, lake = str(log.store), str(tmp_path / "lake")
     kept = lake_of(store, lake)
@@ -90,13 +90,13 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
 
 @pytest.mark.spark
 def test_merging_that_is_killed_changes_no_row(spark: Any, tmp_path: Path):
-    """In the middle, with some of its files written and none in the table; later it is done, and orphans go."""
+    """In the middle, with some files written and none in the table; later it completes, and orphans are removed."""
     log = written_log(tmp_path / "store", 400, 20)
     store, lake = str(log.store), tmp_path / "lake"
     kept = lake_of(store, str(lake))
     export_log(store, str(lake), 16384, False, threading.Event())
     version = DeltaTable(lake).version()
-    # Where its first transaction would be: on a busy machine it may get there before it is killed.
+    # In place of its first transaction: on a busy machine it might get there before it is killed.
     in_the_way = lake / "_delta_log" / f"{version + 1:020d}.json"
     in_the_way.mkdir()
     for count in (1, 6, 12):

@@ -1,4 +1,4 @@
-"""The lake without Spark: files, transactions, maintenance. What is killed between two steps changes no row."""
+"""The lake without Spark: files, transactions, maintenance. A kill between two steps changes no row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from written_log import START_MS, WrittenLog
 
 OPTIONS = TableOptions()
 SCHEMA = lake_schema(OPTIONS.row_format)
-# Columns of a lake that are no fields of a record.
+# Columns of a lake that are not fields of a record.
 NO_FIELDS = ["date", "store"]
 DAY_MS = 86_400_000
 MIB = 1 << 20
@@ -48,7 +48,7 @@ UNKNOWN_KEYS: Any = {"raise_if_key_not_exists": False}
 
 
 class Export:
-    """A log of 60 records over three days, and a lake that takes parts of it."""
+    """A log of 60 records over three days, and a lake that takes in parts of it."""
 
     def __init__(self, root: Path, schema: pa.Schema = SCHEMA, *, begun: bool = True) -> None:
         self.log = WrittenLog(root / "store")
@@ -75,11 +75,11 @@ class Export:
         return self.lake.commit(SCHEMA, self.offset(begin), self.offset(until), files, **options)
 
     def offset(self, number: int) -> int:
-        """Return where a record begins, or the log ends."""
+        """Return the begin of a record, or the end of the log."""
         return [*self.log.offsets, self.log.end][number]
 
     def committed(self) -> int | None:
-        """Return up to where the lake holds the log."""
+        """Return up to where the lake has the log."""
         return self.lake.committed(DeltaTable(self.path))
 
 
@@ -90,7 +90,7 @@ def export(tmp_path: Path) -> Export:
 
 
 def test_rows_come_back_as_they_are_in_the_log(export: Export):
-    """Every column of the log is in the lake, and the date is the day of the store time in UTC."""
+    """Every column of the log is in the lake, and the date is the UTC day of the store time."""
     export.commit(0, 60)
     expected = reput.table.read(export.log.store)
     found = lake_rows(export.path)
@@ -100,7 +100,7 @@ def test_rows_come_back_as_they_are_in_the_log(export: Export):
 
 
 def test_a_batch_that_comes_again_is_not_added_twice(export: Export):
-    """A committer that was killed behind its commit does it all again: the table knows."""
+    """A committer that was killed after its commit repeats everything: the table already knows."""
     assert export.commit(0, 20) is not None
     assert export.commit(0, 20) is None
     assert export.commit(0, 10) is None
@@ -108,7 +108,7 @@ def test_a_batch_that_comes_again_is_not_added_twice(export: Export):
 
 
 def test_files_without_a_commit_are_no_rows(export: Export):
-    """A worker or a committer that was killed before the commit leaves files that nobody reads."""
+    """A worker or committer killed before the commit leaves files that no reader uses."""
     export.commit(0, 20)
     export.write(20, 40)
     assert offsets_in(export.path) == export.log.offsets[:20]
@@ -119,7 +119,7 @@ def test_files_without_a_commit_are_no_rows(export: Export):
 
 @pytest.mark.parametrize(("begin", "until"), [(10, 40), (30, 40)], ids=["overlap", "gap"])
 def test_a_range_must_begin_where_the_table_ends(export: Export, begin: int, until: int):
-    """Neither overlap nor gap is ever committed."""
+    """Neither an overlap nor a gap is ever committed."""
     export.commit(0, 20)
     with pytest.raises(DispatcherError, match="another exporter writes this lake"):
         export.commit(begin, until)
@@ -127,14 +127,14 @@ def test_a_range_must_begin_where_the_table_ends(export: Export, begin: int, unt
 
 
 def test_a_gap_can_be_allowed(export: Export):
-    """What retention deleted cannot be exported any more; the rest can."""
+    """Records that retention deleted can no longer be exported; the rest can."""
     export.commit(0, 20)
     export.commit(30, 60, gap_allowed=True)
     assert offsets_in(export.path) == [*export.log.offsets[:20], *export.log.offsets[30:]]
 
 
 def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyPatch):
-    """Who loaded the table before the other committed is refused by the table itself."""
+    """If another commit came after the table was loaded, the table itself refuses the second one."""
     export.commit(0, 20)
     files = export.write(20, 40)
     stale = DeltaTable(export.path)
@@ -146,7 +146,7 @@ def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyP
 
 
 def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):
-    """After another program wrote behind what was exported, the same lake goes on."""
+    """After another program wrote beyond the exported part, the same lake continues."""
     export.commit(0, 20)
     epochs = export.lake.epochs.begin(export.offset(20), 0)
     export.lake = Lake(export.location, "export", epochs)
@@ -156,7 +156,7 @@ def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):
 
 
 def test_a_log_that_was_cut_below_the_lake_is_refused(export: Export):
-    """The sentence says where the log was cut and what the lake holds."""
+    """The error has the position of the cut and the range of the lake."""
     export.commit(0, 20)
     export.lake = Lake(export.location, "export", export.lake.epochs.begin(export.offset(10), 0))
     with pytest.raises(StoreError, match=f"cut_at={export.offset(10)} lake_until={export.offset(20)}"):
@@ -164,7 +164,7 @@ def test_a_log_that_was_cut_below_the_lake_is_refused(export: Export):
 
 
 def test_what_was_cut_can_be_taken_out(export: Export):
-    """The rows from the cut on go, in one transaction that also moves the table's position back."""
+    """The rows from the cut on are removed, in one transaction that also moves the table's position back."""
     export.commit(0, 20)
     epochs: Epochs = export.lake.epochs.begin(export.offset(10), 0)
     export.lake = Lake(export.location, "export", epochs)
@@ -176,7 +176,7 @@ def test_what_was_cut_can_be_taken_out(export: Export):
 
 
 def test_a_cut_that_no_row_lies_behind_is_kept_in_mind(export: Export):
-    """The lake then ends at the cut under the new epoch, has forgotten what is void, and the export goes on there."""
+    """The lake then ends at the cut in the new epoch, has dropped invalid marks, and the export continues there."""
     files = export.write(0, 10)
     export.lake.commit(SCHEMA, 0, export.offset(20), files)
     epochs: Epochs = export.lake.epochs.begin(export.offset(15), 0)
@@ -195,7 +195,7 @@ def test_a_cut_that_no_row_lies_behind_is_kept_in_mind(export: Export):
 
 
 def test_rows_that_cannot_be_taken_out_are_one_sentence(export: Export, monkeypatch: pytest.MonkeyPatch):
-    """With what to do, as for a commit; the rows stay."""
+    """With advice, as for a commit; the rows stay."""
     export.commit(0, 20)
 
     def refuse(*arguments: Any, **options: Any) -> None:
@@ -209,7 +209,7 @@ def test_rows_that_cannot_be_taken_out_are_one_sentence(export: Export, monkeypa
 
 
 def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path):
-    """Its rows are null there, the new ones are whole, and merging files keeps both; so do columns of the user's."""
+    """Its rows are null there, new rows are complete, and merging keeps both, and also columns added by users."""
     from deltalake.schema import Field, PrimitiveType
 
     older = SCHEMA.remove(SCHEMA.get_field_index("brokerName")).remove(SCHEMA.get_field_index("keys") - 1)
@@ -232,7 +232,7 @@ def test_a_lake_of_an_older_reput_gets_the_columns_that_it_lacks(tmp_path: Path)
 
 
 def test_a_lake_whose_columns_do_not_fit_is_refused(tmp_path: Path):
-    """The sentence names the column, its type and the one that is needed; nothing is changed."""
+    """The error names the column, its type and the required type; nothing is changed."""
     place = SCHEMA.get_field_index("queueId")
     for number, (schema, sentence) in enumerate(
         (
@@ -251,7 +251,7 @@ def test_a_lake_whose_columns_do_not_fit_is_refused(tmp_path: Path):
 
 
 def test_where_no_lake_can_be_is_told(export: Export, tmp_path: Path):
-    """A file in its place, a table that cannot be read, an address without a bucket, settings that do nothing."""
+    """A file in its place, an unreadable table, an address without a bucket, settings without effect."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DispatcherError, match=f"the lake is not a folder: lake={tmp_path}/file"):
         Lake(LakeLocation.of(tmp_path / "file"), "export", export.lake.epochs).create(SCHEMA, None)
@@ -269,7 +269,7 @@ def test_where_no_lake_can_be_is_told(export: Export, tmp_path: Path):
 
 
 def test_statistics_let_readers_leave_files_out(export: Export):
-    """Each file says how many rows it has and between which offsets and times they lie."""
+    """Each file has its row count and its ranges of offsets and times."""
     (first, *_) = export.write(0, 3)
     statistics = json.loads(first.statistics)
     assert statistics["numRecords"] == first.row_count == 1
@@ -278,7 +278,7 @@ def test_statistics_let_readers_leave_files_out(export: Export):
 
 
 def test_partition_columns_are_in_the_folder_and_not_in_the_file(export: Export):
-    """Readers that see both would not know which holds."""
+    """Readers that see both would not know which one is right."""
     files = export.write(0, 60)
     for file in files:
         assert {"topic", "date"}.isdisjoint(pq.read_schema(export.path / file.path).names)
@@ -303,14 +303,14 @@ def test_folders_are_named_as_hive_names_them(value: str | None, folder: str):
 
 
 def test_a_folder_is_never_longer_than_a_file_system_allows():
-    """Topics of retries may be so long that their escaped name would not fit; two of them stay apart."""
+    """Retry topics may be so long that their escaped name would not fit; two such topics stay distinct."""
     first, second = (folder_name("topic", "%" * 120 + "x" * 100 + last) for last in "ab")
     assert len(first.encode()) <= 255
     assert first != second
 
 
 def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
-    """Small files of a day that is over become one per topic; orphans go when they are old enough."""
+    """Small files of a past day become one per topic; orphans are removed when they are old enough."""
     for begin in range(0, 60, 6):
         export.commit(begin, begin + 6)
     before = lake_rows(export.path)
@@ -333,7 +333,7 @@ def test_an_open_day_is_left_alone(export: Export):
 
 
 def test_transactions_leave_few_files_whatever_their_number(export: Export):
-    """Of a day that is on, files are merged after some transactions, and no row changes."""
+    """Files of the current day are merged after some transactions, and no row changes."""
     clock = START_MS / 1000
     maintenance = Maintenance(export.location, interval_ms=60_000, vacuum_hours=0, now=lambda: clock)
     counts = []
@@ -348,7 +348,7 @@ def test_transactions_leave_few_files_whatever_their_number(export: Export):
 
 
 def test_a_lake_whose_files_are_not_to_be_merged_is_left_alone(export: Export):
-    """An interval of 0 says so."""
+    """By an interval of 0."""
     maintenance = Maintenance(export.location, interval_ms=0, vacuum_hours=0)
     for number in range(20):
         export.commit(number, number + 1)
@@ -356,7 +356,7 @@ def test_a_lake_whose_files_are_not_to_be_merged_is_left_alone(export: Export):
 
 
 def test_only_files_that_reput_wrote_are_removed(export: Export):
-    """What people keep in the folder of a lake stays, however old; orphans and files that were merged go."""
+    """Other files in the folder of a lake stay, however old; orphans and merged files are removed."""
     for begin in range(0, 60, 6):
         export.commit(begin, begin + 6)
     orphans = [export.path / file.path for file in export.write(0, 60)]
@@ -380,7 +380,7 @@ def test_only_files_that_reput_wrote_are_removed(export: Export):
 
 
 def test_files_that_cannot_be_merged_are_one_sentence(export: Export, monkeypatch: pytest.MonkeyPatch):
-    """With what to do, as for a commit; what was exported is there."""
+    """With advice, as for a commit; the exported rows are there."""
     export.commit(0, 3)
     export.commit(3, 6)
 
@@ -407,7 +407,7 @@ def test_files_that_cannot_be_merged_are_one_sentence(export: Export, monkeypatc
     ],
 )
 def test_which_files_are_worth_merging(sizes: list[int], closed: bool, worth: bool):
-    """No file of less than 8 MiB stays in a closed day if there is another to merge it with."""
+    """No file below 8 MiB stays in a past day if there is another to merge it with."""
     assert (merged_size(sizes, closed) is not None) is worth
 
 
@@ -422,5 +422,5 @@ def test_which_files_are_worth_merging(sizes: list[int], closed: bool, worth: bo
     ],
 )
 def test_files_of_a_day_that_is_on_are_merged_with_those_of_their_size(sizes: list[int], merged: int):
-    """So a row is written again a few times, and not whenever some small files have come."""
+    """So a row is rewritten a few times, and not for every few small files."""
     assert merged_size(sizes, closed=False) == merged

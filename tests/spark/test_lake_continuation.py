@@ -1,6 +1,6 @@
-"""A lake and the log that it goes on with: retention, cuts, other writers and other stores, in whatever order.
+"""A lake and the log that it continues with: retention, cuts, other writers and other stores, in any order.
 
-What Spark's workers and driver do is done in this process. The fault matrix has the orders in which they come.
+The work of Spark's workers and driver is done in this process. The fault matrix covers the orders of these events.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ STORE_ID = "ab" * 16
 
 @pytest.fixture(autouse=True)
 def exported_here() -> Iterator[None]:
-    """Have exports do their work in this process."""
+    """Make exports do their work in this process."""
     with without_spark():
         yield
 
 
 def name_store(store: Path, store_id: str = STORE_ID) -> None:
-    """Give a store an id, as its first opening by reput does."""
+    """Give a store an id, like its first opening by reput."""
     (store / "reput").mkdir(exist_ok=True)
     (store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, store_id, {})))
 
@@ -62,7 +62,7 @@ def bodies(count: int, letter: bytes = b"a") -> list[bytes]:
 
 
 def trim(store: Path, count: int) -> int:
-    """Remove the oldest segments; return where the log begins then."""
+    """Remove the oldest segments; return the log's new beginning."""
     paths = sorted((store / "commitlog").iterdir())
     for path in paths[:count]:
         path.unlink()
@@ -75,7 +75,7 @@ def bodies_in(lake: Path) -> list[bytes]:
 
 
 def put_all(store: Path, texts: list[bytes]) -> list[int]:
-    """Put messages with a reput, and return where they lie."""
+    """Put messages with reput, and return their positions."""
     with reput.open(store, mode="inline", mapped_file_size_commit_log=4096, dispatchers=[]) as opened:
         return [opened.put(reput.Message("orders", text)).commit_log_offset for text in texts]
 
@@ -83,7 +83,7 @@ def put_all(store: Path, texts: list[bytes]) -> list[int]:
 @pytest.mark.parametrize("between", ["nothing", "adopted", "named before", "unnamed", "old lake", "storeId", "no meta"])
 @pytest.mark.parametrize("version", ["4.9", "5.3"])
 def test_a_brokers_retention_doubles_nothing(golden: Callable[[str], Path], tmp_path: Path, version: str, between: str):
-    """A broker's directory is exported, the broker goes on and removes its oldest segment, and it is exported again."""
+    """A broker's directory is exported, the broker continues and removes its oldest segment, then a second export."""
     aged = golden(f"aged-{version}") / "head-before" / "store"
     store, lake = golden(f"basic-{version}") / "store", tmp_path / "lake"
     given = {"store_id": "orders-broker"} if between == "storeId" else {}
@@ -115,7 +115,7 @@ def test_a_brokers_retention_doubles_nothing(golden: Callable[[str], Path], tmp_
 
 
 def test_a_lake_of_one_topic_goes_on_by_the_marks_of_all(tmp_path: Path):
-    """They are of the log, not of the rows."""
+    """The marks belong to the log, not to the rows."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     log = written(store, bodies(20))
     log.append(b"the only one", topic=b"rare")
@@ -134,7 +134,7 @@ def test_a_lake_of_one_topic_goes_on_by_the_marks_of_all(tmp_path: Path):
 
 @pytest.mark.parametrize("old", [False, True], ids=["marks", "rows"])
 def test_another_store_is_refused_with_both_names(golden: Callable[[str], Path], tmp_path: Path, old: bool):
-    """The sentence says what to do if both are the same store after all."""
+    """The error says what to do if both are the same store."""
     store, lake = golden("basic-5.3") / "store", tmp_path / "lake"
     export(store, lake)
     if old:
@@ -154,7 +154,7 @@ def test_another_store_is_refused_with_both_names(golden: Callable[[str], Path],
 
 
 def test_a_store_whose_marks_are_all_gone_is_named_by_the_operator(tmp_path: Path):
-    """Retention took all that the lake was made of: only who runs the broker can say that it is the same."""
+    """Retention removed everything that the lake was made from: only the operator knows that it is the same store."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     log = written(store, bodies(30))
     export(store, lake)
@@ -174,7 +174,7 @@ def test_a_store_whose_marks_are_all_gone_is_named_by_the_operator(tmp_path: Pat
 
 
 def test_several_stores_keep_to_their_lakes(tmp_path: Path):
-    """Each goes on with its own after retention, and is refused by the other's."""
+    """Each continues its own lake after retention, and is refused by the other's."""
     for name in ("one", "two"):
         written(tmp_path / name, bodies(40, name[:1].encode()), born_timestamp=ord(name[0]))
         export(tmp_path / name, tmp_path / f"lake-{name}")
@@ -187,7 +187,7 @@ def test_several_stores_keep_to_their_lakes(tmp_path: Path):
 
 
 def test_a_cut_after_retention_takes_no_more_than_was_cut(tmp_path: Path):
-    """What retention took from the log stays in the lake; so does all that the cut left."""
+    """Records that retention removed from the log stay in the lake; so does everything below the cut."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     offsets = put_all(store, bodies(60))
     export(store, lake)
@@ -203,7 +203,7 @@ def test_a_cut_after_retention_takes_no_more_than_was_cut(tmp_path: Path):
 
 @pytest.mark.parametrize("overtaken", [True, False], ids=["beyond our end", "below our end"])
 def test_a_rocketmq_that_ran_past_retention_empties_no_lake(tmp_path: Path, overtaken: bool):
-    """Nothing that retention took is contradicted by what came after it."""
+    """Later records do not contradict what retention removed."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     offsets = put_all(store, bodies(60))
     export(store, lake)
@@ -228,7 +228,7 @@ def test_a_rocketmq_that_ran_past_retention_empties_no_lake(tmp_path: Path, over
 
 
 def test_a_history_that_the_epochs_cannot_locate_is_located_by_the_marks(tmp_path: Path):
-    """A RocketMQ appended to our log and removed all that reput knew the log by; the lake knows it all the same."""
+    """RocketMQ appended to our log and removed all that reput knew the log by; the lake still recognises it."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     put_all(store, bodies(30))
     offsets = put_all(store, bodies(30, b"b"))
@@ -243,7 +243,7 @@ def test_a_history_that_the_epochs_cannot_locate_is_located_by_the_marks(tmp_pat
 
 
 def test_what_another_program_appended_is_known_by_the_marks(tmp_path: Path):
-    """The lake took it before reput opened the store again and began an epoch where its own records end."""
+    """The lake took it in before reput opened the store again and began an epoch where its own records end."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     written(store, bodies(40))
     put_all(store, [])
@@ -258,7 +258,7 @@ def test_what_another_program_appended_is_known_by_the_marks(tmp_path: Path):
 
 
 def diverging(tmp_path: Path) -> tuple[Path, Path, WrittenLog, WrittenLog]:
-    """Return store and lake, whose log was written anew from record 30 of 60 on, the old log and the new."""
+    """Return store and lake, whose log was rewritten from record 30 of 60 on, the old log and the new one."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = written(store, bodies(60))
     export(store, lake)
@@ -267,7 +267,7 @@ def diverging(tmp_path: Path) -> tuple[Path, Path, WrittenLog, WrittenLog]:
 
 
 def test_a_log_without_a_name_that_was_written_anew_is_refused(tmp_path: Path):
-    """Marks that are held and marks that are refuted: it may be a copy that went another way. The operator knows."""
+    """Some marks hold and some are refuted: it may be a diverged copy. The operator decides."""
     store, lake, old, new = diverging(tmp_path)
     (known,) = lake_sources(LakeLocation.of(lake), "export")
     with pytest.raises(StoreError, match=r"the lake holds another store: .* marks_held=[1-9]"):
@@ -281,7 +281,7 @@ def test_a_log_without_a_name_that_was_written_anew_is_refused(tmp_path: Path):
 def test_a_named_log_that_was_written_anew_loses_the_tail_behind_the_last_common_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """It is the same store, and the rows that it has still come again."""
+    """It is the same store, and the rows that it still has come again."""
     store, lake, _, _ = diverging(tmp_path)
     (known,) = lake_sources(LakeLocation.of(lake), "export")
     name_store(store, known.store_id)
@@ -291,7 +291,7 @@ def test_a_named_log_that_was_written_anew_loses_the_tail_behind_the_last_common
 
 
 def test_where_nothing_is_common_the_operator_is_asked(tmp_path: Path):
-    """The numbers of rows come first; what lies below the log's minimum stays even then."""
+    """The error has the numbers of rows first; rows below the log's minimum stay even then."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = written(store, bodies(60))
     name_store(store)
@@ -313,7 +313,7 @@ def test_where_nothing_is_common_the_operator_is_asked(tmp_path: Path):
 
 
 def test_a_log_that_ends_before_the_lake_is_not_waited_for_in_silence(tmp_path: Path):
-    """An older copy lies there, or the log was cut by someone: its next records would not be exported."""
+    """It is an older copy, or the log was cut by someone else: its next records would not be exported."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = written(store, bodies(60))
     export(store, lake)
@@ -329,7 +329,7 @@ def test_a_log_that_ends_before_the_lake_is_not_waited_for_in_silence(tmp_path: 
 
 
 def test_a_cut_within_the_only_segment_leaves_a_mark(tmp_path: Path):
-    """A log without an id is known by its marks; the last record that stays becomes one."""
+    """A log without an id is known by its marks; the last remaining record becomes one."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     written(store, bodies(30), 1 << 20)
     export(store, lake)
@@ -345,7 +345,7 @@ def test_a_cut_within_the_only_segment_leaves_a_mark(tmp_path: Path):
 
 
 def test_the_refusal_gives_the_command_that_accepts_a_truncation(tmp_path: Path):
-    """With the export's name and topics, so that it works as pasted for the table of a dispatcher, too."""
+    """With the export's name and topics, so that it works when pasted, even for the table of a dispatcher."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     written(store, bodies(60))
     export(store, lake, name="mine", topics=["orders"])
@@ -360,7 +360,7 @@ def test_the_refusal_gives_the_command_that_accepts_a_truncation(tmp_path: Path)
 
 
 def test_a_damaged_header_under_the_last_mark_takes_no_rows(tmp_path: Path):
-    """The log goes on behind it, so nobody has written another history there."""
+    """The log continues after it, so there is no other history there."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     old = written(store, bodies(60))
     name_store(store)
@@ -372,7 +372,7 @@ def test_a_damaged_header_under_the_last_mark_takes_no_rows(tmp_path: Path):
 
 
 def test_a_damaged_header_at_the_end_of_the_log_has_the_operator_asked(tmp_path: Path):
-    """The log ends there, and what the lake has of it would have to go."""
+    """The log ends there, and the lake's rows of it would have to be removed."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     log = written(store, bodies(60))
     name_store(store)
@@ -384,7 +384,7 @@ def test_a_damaged_header_at_the_end_of_the_log_has_the_operator_asked(tmp_path:
 
 
 def test_epochs_that_begin_anew_lead_to_no_old_place(tmp_path: Path):
-    """The file of the epochs was lost: numbers come again, and what the lake knew by them counts for nothing."""
+    """The file of the epochs was lost: numbers are reused, so the lake's positions by them are invalid."""
     store, lake = tmp_path / "store", tmp_path / "lake"
     offsets: list[int] = []
     for number in range(4):
@@ -402,7 +402,7 @@ def test_epochs_that_begin_anew_lead_to_no_old_place(tmp_path: Path):
 
 
 def test_a_lake_whose_transactions_were_put_together_is_still_known(tmp_path: Path):
-    """The table's checkpoint says of which stores it has rows; the rows are the marks."""
+    """The table's checkpoint names the stores in it; the rows are the marks."""
     from deltalake import DeltaTable
 
     store, lake = tmp_path / "store", tmp_path / "lake"

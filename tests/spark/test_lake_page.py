@@ -1,4 +1,4 @@
-"""The page on the lake: its queries run, and give the same rows."""
+"""The page on the lake: its queries run, and return the same rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, date, int]]:
-    """Make a lake in the current folder and return how many messages of each topic and day it has."""
+    """Create a lake in the current folder and return the number of messages per topic and day."""
     from reput.store.state.epochs import read_epochs
     from reput_plugins.spark_export.lake import Lake
     from reput_plugins.spark_export.lake_location import LakeLocation
@@ -48,7 +48,7 @@ def expected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
 
 
 def run(query: str, **names: Any) -> list[tuple[Any, ...]]:
-    """Run a query of the page and return its rows, which are in the order of the topics' characters."""
+    """Run a query of the page and return its rows, in the order of the topics' characters."""
     exec(query, names)
     return sorted(tuple(row) for row in names["rows"])
 

@@ -1,4 +1,4 @@
-"""The sink of an export, without Spark: what workers write and the driver commits, and what the system refuses."""
+"""The sink of an export, without Spark: the workers' writes, the driver's commits, and refusals of the system."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from written_log import WrittenLog
 
 
 class Killed(BaseException):
-    """What stands for SIGKILL: nothing catches it, and nothing runs behind it."""
+    """Replaces SIGKILL: no code catches it, and no code runs after it."""
 
 
 class Sink:
-    """A log of 40 records, and a lake into which batches go as Spark hands them over."""
+    """A log of 40 records, and a lake that takes in batches as Spark passes them."""
 
     def __init__(self, root: Path) -> None:
         self.log = WrittenLog(root / "store")
@@ -55,16 +55,16 @@ class Sink:
         )
 
     def write(self, begin: int, until: int) -> Any:
-        """Have a worker write records number *begin* up to *until*."""
+        """Let a worker write records number *begin* up to *until*."""
         ends = [*self.log.offsets, self.log.end]
         return write_ranges(self.plan, iter([pa.record_batch({"begin": [ends[begin]], "until": [ends[until]]})]))
 
     def batch(self, begin: int, middle: int, until: int) -> None:
-        """Do a whole batch of two tasks."""
+        """Run a whole batch of two tasks."""
         commit_ranges(self.plan, [self.write(begin, middle), self.write(middle, until)])
 
     def files(self) -> set[str]:
-        """Return the Parquet files that are there, named by the table or not."""
+        """Return the existing Parquet files, in the table or not."""
         return {str(path.relative_to(self.lake)) for path in self.lake.rglob("*.parquet")}
 
     def named_files(self) -> set[str]:
@@ -81,7 +81,7 @@ def sink(tmp_path: Path) -> Sink:
 
 
 def killing(function: Callable[..., Any], *, after: int, then: bool) -> Callable[..., Any]:
-    """Return *function*, whose call number *after* is killed before, or *then* behind its work."""
+    """Return *function*, whose call number *after* is killed before, or with *then* after its work."""
     calls = []
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -116,11 +116,11 @@ STEPS: list[tuple[Any, str, int]] = [
 def test_a_batch_that_is_killed_at_any_step_is_in_the_lake_once(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: int, then: bool
 ):
-    """Twice in a row at the same step, then Spark does it again with other splits: no record is missing or twice."""
+    """Twice in a row at the same step, then Spark repeats it with other splits: no record is missing or duplicated."""
     for _ in range(2):
-        # Once the transaction is there, a second attempt does not come as far.
+        # Once the transaction exists, a second attempt does not get that far.
         with monkeypatch.context() as kill, contextlib.suppress(Killed):
-            # The killed process cleans nothing up.
+            # A killed process cleans up nothing.
             kill.setattr(lake_sink, "remove_files", lambda *arguments: None)
             kill.setattr(parquet_files.PartitionWriters, "abandon", lambda self: None)
             kill.setattr(owner, name, killing(getattr(owner, name), after=after, then=then))
@@ -135,7 +135,7 @@ def test_a_batch_that_is_killed_at_any_step_is_in_the_lake_once(
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
 def test_a_lake_that_cannot_be_written_is_one_sentence(sink: Sink, monkeypatch: pytest.MonkeyPatch, code: int):
-    """Nothing half-written is visible or left, and the next start goes on."""
+    """No partial file is visible or left, and the next start continues."""
     before = sink.files()
 
     def refuse(*arguments: Any) -> None:
@@ -158,7 +158,7 @@ def test_a_lake_that_cannot_be_written_is_one_sentence(sink: Sink, monkeypatch: 
 
 @pytest.mark.parametrize("size_max", [0, 4, 3000])
 def test_a_file_that_the_system_takes_only_a_part_of_is_gone(sink: Sink, size_max: int):
-    """It refuses the beginning, the middle or the end of it, and Arrow's writer cannot end what it began."""
+    """It refuses the beginning, the middle or the end of it, and Arrow's writer cannot complete the file."""
     before, (soft, hard) = sink.files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_max, hard))
     try:
@@ -172,7 +172,7 @@ def test_a_file_that_the_system_takes_only_a_part_of_is_gone(sink: Sink, size_ma
 
 
 def test_a_body_that_changed_on_disk_goes_into_no_lake(sink: Sink):
-    """The export stops at it; with ``report`` it is left out, and the transaction names its range."""
+    """The export stops at it; with ``report`` it is omitted, and the transaction has its range."""
     changed, following = sink.log.offsets[15:17]
     sink.log.data[changed + 90] ^= 0x01
     sink.log.save()
@@ -187,7 +187,7 @@ def test_a_body_that_changed_on_disk_goes_into_no_lake(sink: Sink):
 
 
 def test_the_sentence_comes_through_spark():
-    """With its class, out of the tracebacks of all processes that it passed."""
+    """With its class, extracted from the tracebacks of all processes on the way."""
     text = (
         "[ERROR] Traceback\n  File x\nreput.errors.DispatcherError: the lake cannot be written: lake=/l error=e\n\tat J"
     )
@@ -195,7 +195,7 @@ def test_the_sentence_comes_through_spark():
 
 
 def test_what_is_not_ours_is_told_in_spark_s_own_sentence():
-    """The names of Java's classes say nothing to anybody."""
+    """The names of Java's classes would not help."""
     text = (
         "[DATA_SOURCE_NOT_FOUND] Failed to find it: reput.\n\nJVM stacktrace:\norg.apache.spark.SomeException\n\tat x"
     )

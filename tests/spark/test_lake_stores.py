@@ -1,6 +1,6 @@
-"""Several stores in one lake: told apart by the column ``store``, and each taken out of it alone.
+"""Several stores in one lake: distinguished by the column ``store``, and each removable separately.
 
-What Spark's workers and driver do is done in this process.
+The work of Spark's workers and driver is done in this process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ ONE, TWO = "1a" * 16, "2b" * 16
 
 @pytest.fixture(autouse=True)
 def exported_here() -> Iterator[None]:
-    """Have exports do their work in this process."""
+    """Make exports do their work in this process."""
     with without_spark():
         yield
 
 
 def written(store: Path, letter: str, count: int = 30, store_id: str | None = None) -> WrittenLog:
-    """Return a log whose bodies have this letter; with *store_id* as one of a reput."""
+    """Return a log whose bodies have this letter; with *store_id* like one written by reput."""
     log = WrittenLog(store)
     append(log, letter, count)
     if store_id is not None:
@@ -53,7 +53,7 @@ def written(store: Path, letter: str, count: int = 30, store_id: str | None = No
 
 
 def append(log: WrittenLog, letter: str, count: int) -> None:
-    """Append records and write the log, without what lay behind it."""
+    """Append records and write the log, without the bytes that followed its end."""
     shutil.rmtree(log.store / "commitlog", ignore_errors=True)
     for _ in range(count):
         log.append(letter.encode() * 100, born_timestamp=ord(letter))
@@ -61,24 +61,24 @@ def append(log: WrittenLog, letter: str, count: int) -> None:
 
 
 def rows_by_store(lake: Path) -> dict[Any, int]:
-    """Return how many rows each store has."""
+    """Return the number of rows per store."""
     counted = lake_rows(lake).group_by("store").aggregate([([], "count_all")]).to_pylist()
     return {row["store"]: row["count_all"] for row in counted}
 
 
 def bodies_of(lake: Path, store: str) -> list[bytes]:
-    """Return the bodies of one store's rows, in its order."""
+    """Return the bodies of one store's rows, in order."""
     rows = lake_rows(lake).to_pylist()
     return [row["body"] for row in rows if row["store"] == store]
 
 
 def files_at(lake: Path, version: int) -> list[str]:
-    """Return the files of the table as it was."""
+    """Return the files of an earlier version of the table."""
     return [unquote(uri) for uri in DeltaTable(lake, version=version).file_uris()]
 
 
 def make_old(lake: Path) -> None:
-    """Leave the lake as a version without the column made it."""
+    """Leave the lake as if a version without the column had created it."""
     (path,) = (lake / "_delta_log").glob(f"{0:020d}.json")
     actions = [json.loads(line) for line in path.read_text().splitlines()]
     for action in actions:
@@ -91,7 +91,7 @@ def make_old(lake: Path) -> None:
 
 
 def test_two_stores_in_one_lake_are_told_apart(tmp_path: Path):
-    """Each goes on where it ended, also when their files have been merged."""
+    """Each continues where it ended, even after their files were merged."""
     lake = tmp_path / "lake"
     one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 20, TWO)
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_two_stores_in_one_lake_are_told_apart(tmp_path: Path):
 
 
 def test_an_export_takes_nothing_out_of_the_folder(tmp_path: Path):
-    """The table can be read as it was, and what people keep beside it stays, however old both are."""
+    """Earlier versions of the table stay readable, and other files beside it stay, however old both are."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "store", "a", 30, ONE)
     note = lake / "notes.ipynb"
@@ -126,7 +126,7 @@ def test_an_export_takes_nothing_out_of_the_folder(tmp_path: Path):
 
 
 def test_what_one_store_lost_leaves_the_rows_of_the_other(tmp_path: Path):
-    """A cut of its log takes out its own rows."""
+    """A cut of its log removes its own rows."""
     lake = tmp_path / "lake"
     one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 30, TWO)
     export(one.store, lake)
@@ -141,7 +141,7 @@ def test_what_one_store_lost_leaves_the_rows_of_the_other(tmp_path: Path):
 
 
 def test_a_store_without_a_name_is_given_one_beside_another(tmp_path: Path):
-    """A broker's log has no id of its own; what the operator calls it is what its rows have, from then on."""
+    """A broker's log has no id of its own; its rows have the name that the operator gives it, from then on."""
     lake = tmp_path / "lake"
     export(written(tmp_path / "one", "a").store, lake, store_id="broker-a")
     two = written(tmp_path / "two", "b")
@@ -157,7 +157,7 @@ def test_a_store_without_a_name_is_given_one_beside_another(tmp_path: Path):
 
 
 def test_a_store_keeps_its_name_in_rows_when_it_gets_an_id(tmp_path: Path):
-    """The first opening by reput gives it one; a later cut takes out the rows of both times."""
+    """The first opening by reput assigns one; a later cut removes the rows of both periods."""
     lake = tmp_path / "lake"
     export(written(tmp_path / "other", "x", 10, ONE).store, lake)
     log = written(tmp_path / "store", "a")
@@ -176,7 +176,7 @@ def test_a_store_keeps_its_name_in_rows_when_it_gets_an_id(tmp_path: Path):
 
 
 def test_a_copy_that_went_another_way_is_no_store_of_its_own(tmp_path: Path):
-    """What both have in common would be there twice; the operator says whether it takes the other's place."""
+    """Common records would be duplicated; the operator decides whether it replaces the other one."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "one", "a", 60)
     export(log.store, lake)
@@ -192,7 +192,7 @@ def test_a_copy_that_went_another_way_is_no_store_of_its_own(tmp_path: Path):
 
 
 def test_a_lake_without_the_column_takes_one_store(tmp_path: Path):
-    """An older version made it; it goes on with its store and refuses every other."""
+    """An older version created it; it continues with its store and refuses all others."""
     lake = tmp_path / "lake"
     one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 30, TWO)
     export(one.store, lake)
@@ -209,7 +209,7 @@ def test_a_lake_without_the_column_takes_one_store(tmp_path: Path):
 @pytest.mark.parametrize("accepted", [False, True], ids=["asked", "accepted"])
 @pytest.mark.parametrize("marked", [True, False], ids=["marks", "no marks"])
 def test_rows_that_may_be_anothers_are_never_taken_out(tmp_path: Path, marked: bool, accepted: bool):
-    """A lake without the column into which an older version took two stores keeps all rows, and both ids are named."""
+    """If an older version exported two stores into a lake without the column, all rows stay, and both ids are named."""
     lake = tmp_path / "lake"
     one, two = written(tmp_path / "one", "a", 30, ONE), written(tmp_path / "two", "b", 40, TWO)
     export(one.store, lake)
@@ -232,7 +232,7 @@ def test_rows_that_may_be_anothers_are_never_taken_out(tmp_path: Path, marked: b
 
 @pytest.mark.parametrize("recorded", [ONE, None])
 def test_one_store_under_two_names_is_refused(tmp_path: Path, recorded: str | None):
-    """Its rows would be there twice."""
+    """Its rows would be duplicated."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "store", "a", 30, recorded)
     export(log.store, lake)
@@ -247,7 +247,7 @@ def test_one_store_under_two_names_is_refused(tmp_path: Path, recorded: str | No
 
 
 def test_a_name_that_the_lake_does_not_have_for_a_log_is_refused(tmp_path: Path):
-    """Both names are told: its rows would have the other one, in silence."""
+    """Both names are in the error: its rows would silently get the other one."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "store", "a")
     export(log.store, lake, store_id="broker-a")
@@ -262,7 +262,7 @@ def test_a_name_that_the_lake_does_not_have_for_a_log_is_refused(tmp_path: Path)
 
 @pytest.mark.parametrize("other", ["two", "unknown"])
 def test_a_name_that_is_not_a_recorded_stores_is_refused(tmp_path: Path, other: str):
-    """The store's own id decides which rows it owns, so a different name is a mistake, also that of another store."""
+    """The store's own id decides which rows it owns, so a different name is a mistake, even that of another store."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "one", "a", 30, ONE)
     export(log.store, lake)
@@ -276,7 +276,7 @@ def test_a_name_that_is_not_a_recorded_stores_is_refused(tmp_path: Path, other: 
 
 
 def test_the_name_in_rows_goes_on_being_taken_after_the_store_has_an_id(tmp_path: Path):
-    """A command that names the store as its rows do works before reput opens it, after, and without its new id."""
+    """A command with the store's name in rows works before and after reput opens it, and without its new id."""
     lake = tmp_path / "lake"
     log = written(tmp_path / "store", "a")
     export(log.store, lake, store_id="broker-a")

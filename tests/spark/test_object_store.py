@@ -1,4 +1,4 @@
-"""A lake in an object store: the same transactions, files and sentences as in a folder, over an S3 in this machine."""
+"""A lake in an object store: the same transactions, files and errors as in a folder, with a local S3 server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from written_log import START_MS, WrittenLog
 
 SECONDS_MAX = 60
 DAY_MS = 86_400_000
-# The system gives it a port, which nobody else can have taken before the server listens there.
+# The system assigns its port, so no other process can have taken it.
 SERVER = """
 import threading
 from moto.server import ThreadedMotoServer
@@ -47,8 +47,8 @@ threading.Event().wait()
 
 @pytest.fixture(scope="module")
 def storage_options() -> Iterator[dict[str, str]]:
-    """Return the settings that reach an S3 with a bucket named ``lakes``."""
-    # In a process of its own: the Delta library keeps the interpreter while it waits for an answer.
+    """Return the settings for an S3 with a bucket named ``lakes``."""
+    # In a separate process: the Delta library holds the interpreter lock while it waits for an answer.
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -72,7 +72,7 @@ def storage_options() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> WrittenLog:
-    """Return a log of 40 records in two topics, whose names folders escape, over two days."""
+    """Return a log of 40 records in two topics, whose names are escaped in folders, over two days."""
     log = WrittenLog(tmp_path / "store")
     for number in range(40):
         topic = ("%RETRY%a|b", "订单")[number % 2].encode()
@@ -88,7 +88,7 @@ def offsets_of(location: LakeLocation) -> list[int]:
 
 
 def names_in(location: LakeLocation) -> set[str]:
-    """Return the Parquet files that are there, named by a transaction or not."""
+    """Return the existing Parquet files, in a transaction or not."""
     import pyarrow.fs
 
     found = location.filesystem().get_file_info(pyarrow.fs.FileSelector("", recursive=True))
@@ -96,7 +96,7 @@ def names_in(location: LakeLocation) -> set[str]:
 
 
 def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], log: WrittenLog):
-    """A batch that comes again, files of one that failed, small files, a cut: as in a folder."""
+    """A repeated batch, files of a failed batch, small files, a cut: as in a folder."""
     location = LakeLocation.of("s3://lakes/a lake/", storage_options)
     epochs = read_epochs(log.store, LogTable(log.store).store_id)
     options = TableOptions()
@@ -131,7 +131,7 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
 def test_an_export_goes_to_an_object_store(
     spark: Any, storage_options: dict[str, str], log: WrittenLog, tmp_path: Path
 ):
-    """Workers write there with the settings that the driver was given; a second run adds nothing."""
+    """Workers write there with the driver's settings; a second run adds nothing."""
     first = export(log.store, "s3://lakes/exported", storage_options=storage_options, until=log.offsets[10])
     second = export(log.store, "s3://lakes/exported", storage_options=storage_options)
     third = export(log.store, "s3://lakes/exported", storage_options=storage_options)
@@ -143,7 +143,7 @@ def test_an_export_goes_to_an_object_store(
 
 
 def test_what_an_object_store_refuses_is_one_sentence(storage_options: dict[str, str], log: WrittenLog):
-    """Before Spark is started; keys are in none of the sentences."""
+    """Before Spark is started; no error contains keys."""
     with pytest.raises(
         DispatcherError, match=r"the lake cannot be read: lake=s3://absent/lake error=.*NoSuchBucket"
     ) as it:

@@ -1,4 +1,4 @@
-"""Options of reads and streams, and what a stream's reader makes of them, without a Spark."""
+"""Options of reads and streams, and their effect on a stream's reader, without Spark."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def batch(log: WrittenLog, **options: Any) -> Any:
 
 
 def rows_of(reader: Any) -> int:
-    """Return how many rows a batch has."""
+    """Return the number of rows of a batch."""
     return sum(rows.num_rows for part in reader.partitions() for rows in reader.read(part))
 
 
 def micro_batches(reader: Any) -> list[tuple[int, int]]:
-    """Return (begin, end) of the micro-batches up to the end of the log, as Spark asks for them."""
+    """Return (begin, end) of the micro-batches up to the end of the log, as Spark requests them."""
     limit, found = reader.getDefaultReadLimit(), []
     begin = reader.initialOffset()
     while (end := reader.latestOffset(begin, limit)) != begin:
@@ -55,7 +55,7 @@ def micro_batches(reader: Any) -> list[tuple[int, int]]:
 
 
 def test_every_crc_is_compared_by_default(log: WrittenLog):
-    """A body that changed on disk stops a read; ``onCorruption=report`` leaves it out."""
+    """A body that changed on disk stops a read; ``onCorruption=report`` omits it."""
     assert parse_options({"path": "store"}).table.verify_crc == "all"
     log.data[log.offsets[7] + 90] ^= 0xFF
     log.save()
@@ -66,7 +66,7 @@ def test_every_crc_is_compared_by_default(log: WrittenLog):
 
 
 def test_both_bounds_of_a_micro_batch_are_kept(log: WrittenLog):
-    """Whichever is reached first ends it, and everything comes in the end."""
+    """The one reached first ends it, and finally everything is read."""
     few_rows = micro_batches(
         stream(log, startingOffsets="earliest", maxBytesPerTrigger="3000", maxOffsetsPerTrigger="4")
     )
@@ -92,7 +92,7 @@ def test_spark_may_ask_for_everything_whatever_the_bounds_are(log: WrittenLog):
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "splitBytes"])
 def test_a_bound_of_nothing_is_refused(name: str):
-    """It would read nothing for ever."""
+    """It would never read anything."""
     with pytest.raises(ConfigError, match=f"option={name} value='0'"):
         parse_options({"path": "store", name: "0"})
 
@@ -109,7 +109,7 @@ def test_a_subscription_names_a_topic(value: str):
     "options", [{"subscribe": "orders,ordrs"}, {"assign": '{"ordrs":[0]}'}, {"startingOffsets": '{"ordrs":{"0":3}}'}]
 )
 def test_a_topic_that_the_store_does_not_have_is_named(log: WrittenLog, options: dict[str, str]):
-    """By batches and streams alike; where losses are taken, it is a warning and the others are read."""
+    """In batches and streams alike; if losses are accepted, it is a warning and the others are read."""
     for ask in (
         lambda **more: batch(log, **options, **more).partitions(),
         lambda **more: stream(log, **options, **more).initialOffset(),
@@ -121,7 +121,7 @@ def test_a_topic_that_the_store_does_not_have_is_named(log: WrittenLog, options:
 
 @pytest.mark.parametrize("options", [{"subscribe": "orders,refunds"}, {"assign": '{"orders":[0],"refunds":[0]}'}])
 def test_a_stream_with_a_checkpoint_outlives_its_topics(log: WrittenLog, options: dict[str, str]):
-    """Retention took all of one: a restart goes on with the others, and a new query is refused."""
+    """Retention removed one topic completely: a restart continues with the others, and a new query is refused."""
     log.append(b"refund", topic=b"refunds")
     log.save()
     checkpoint = stream(log, **options, startingOffsets="earliest").initialOffset()
@@ -140,7 +140,7 @@ def test_a_stream_with_a_checkpoint_outlives_its_topics(log: WrittenLog, options
 
 
 def test_queue_offsets_that_retention_took_are_data_loss(log: WrittenLog):
-    """A batch and a new stream refuse them unless they take losses."""
+    """A batch and a new stream refuse them unless they accept losses."""
     (log.store / "commitlog" / f"{0:020d}").unlink()
     options = {"startingOffsets": '{"orders":{"0":3}}'}
     for ask in (
@@ -153,12 +153,12 @@ def test_queue_offsets_that_retention_took_are_data_loss(log: WrittenLog):
 
 
 def test_a_time_wins_over_queue_offsets(log: WrittenLog):
-    """They are no further condition then."""
+    """Then they have no effect."""
     reader = batch(log, startingOffsets='{"orders":{"0":50}}', startingTimestamp=str(START_MS + 40_000))
     assert rows_of(reader) == 20
 
 
 def test_where_a_read_begins_by_default(log: WrittenLog):
-    """A batch begins with the first record, a stream with what comes, as Spark's Kafka source does."""
+    """A batch begins with the first record, a stream with new records, like Spark's Kafka source."""
     assert rows_of(batch(log)) == 60
     assert stream(log).initialOffset()["offset"] == log.end

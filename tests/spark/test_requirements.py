@@ -1,4 +1,4 @@
-"""What is missing for an export is said in one sentence, with what to install."""
+"""A missing requirement of an export is reported in one sentence, with what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reput_plugins.spark_export import requirements
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
-    """The advice is the extra that has them."""
+    """The advice is the extra with these packages."""
     monkeypatch.setattr(requirements, "find_spec", lambda name: None if name != "pyarrow" else object())
     with pytest.raises(DispatcherError, match="missing=pyspark,deltalake") as raised:
         requirements.require_packages()

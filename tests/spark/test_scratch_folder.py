@@ -1,4 +1,4 @@
-"""Scratch folders: gone when their owner is, also one that was killed."""
+"""Scratch folders are removed with their owner, even if it was killed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from reput_plugins.spark_export.scratch_folder import YOUNG_SECONDS, scratch_fol
 
 
 def make_older(path: Path) -> None:
-    """Have a folder be as old as one has to be to be looked at."""
+    """Make a folder old enough to be checked."""
     os.utime(path, times=(0, path.stat().st_mtime - YOUNG_SECONDS - 1))
 
 
 def test_what_a_killed_owner_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A folder that somebody holds stays, however old it is, and so does one that was made just now."""
+    """A folder in use stays, however old it is, and so does a new one."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = (
         "import os, tempfile; from reput_plugins.spark_export.scratch_folder import scratch_folder\n"

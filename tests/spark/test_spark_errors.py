@@ -1,4 +1,4 @@
-"""What fails in Spark comes out as one sentence with advice: also a JVM that dies, which itself says nothing."""
+"""Failures in Spark become one sentence with advice, even the death of a JVM, which has no message of its own."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SECONDS_MAX = 120
 
 
 class Gateway:
-    """Of a JVM that ends at once."""
+    """The gateway of a JVM that ends at once."""
 
     def __init__(self, command: str) -> None:
         self.proc = subprocess.Popen(["sh", "-c", command])
 
 
 def failing(error: Exception) -> None:
-    """Do something with Spark that fails."""
+    """Raise an error in a call of Spark."""
     with spark_errors():
         raise error
 
@@ -59,7 +59,7 @@ def failing(error: Exception) -> None:
 def test_a_jvm_that_died_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception, command: str, how: str, advice: str
 ):
-    """Whatever the call that met it says; the advice depends on how it ended."""
+    """Whatever the failing call reports; the advice depends on the JVM's exit status."""
     gateway = Gateway(command)
     gateway.proc.wait()
     monkeypatch.setattr(SparkContext, "_gateway", gateway)
@@ -70,7 +70,7 @@ def test_a_jvm_that_died_is_one_sentence(
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
-    """A JVM that lives, or lies elsewhere, has nothing to do with a full disk; ours are not touched."""
+    """A living or remote JVM is unrelated to a full disk; reput's own errors are not changed."""
     monkeypatch.setattr("reput_plugins.spark_export.spark_errors.JVM_END_SECONDS", 0)
     gateway = Gateway("exec sleep 60")
     try:
@@ -88,7 +88,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
 
 
 def read_of_process(path: Path) -> bytes:
-    """Return what a file in /proc says; nothing if its process or thread has ended since the path was found."""
+    """Return the content of a file in /proc; nothing if its process or thread has ended since the path was found."""
     try:
         return path.read_bytes()
     except OSError:
@@ -96,7 +96,7 @@ def read_of_process(path: Path) -> bytes:
 
 
 def jvm_below(pid: int) -> int | None:
-    """Return the JVM that runs Spark among the children of a process and theirs; None if there is none yet."""
+    """Return Spark's JVM among the descendants of a process; None if there is none yet."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, read_of_process(children).split()):
             words = read_of_process(Path(f"/proc/{child}/cmdline")).split(b"\0")
@@ -110,7 +110,7 @@ def jvm_below(pid: int) -> int | None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):
-    """Without a traceback, with exit code 3; the next export goes on."""
+    """Without a traceback, with exit code 3; the next export continues."""
     with reput.open(tmp_path / "store", dispatchers=[], mode="inline") as store:
         store.put_batch([reput.Message("orders", b"x" * 1000) for _ in range(20_000)])
     command = [REPUT, "export", tmp_path / "store", tmp_path / "lake", "--set", "spark.master=local[1]"]

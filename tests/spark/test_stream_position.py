@@ -1,4 +1,4 @@
-"""The checkpoint of a stream and the log that it goes on with: retention, an id that comes later, another store."""
+"""The checkpoint of a stream and the log that it continues with: retention, a later id, another store."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from written_log import START_MS, WrittenLog
 
 
 def positions(store: Path, given: str | None = None) -> StreamPositions:
-    """Return those of a query that is started now."""
+    """Return the positions of a query that starts now."""
     return StreamPositions(LogTable(store), given)
 
 
 def position(store: Path, offset: dict[str, Any], given: str | None = None) -> int:
-    """Return where a query that is started now goes on."""
+    """Return the position from which a query that starts now continues."""
     return positions(store, given).position(offset, LogTable(store).find_end())
 
 
@@ -42,7 +42,7 @@ def written(store: Path, count: int, letter: bytes = b"a", begin: int = 0) -> Wr
 @pytest.mark.parametrize("version", ["4.9", "5.3"])
 @pytest.mark.parametrize("adopted", [False, True], ids=["never opened", "opened by reput"])
 def test_a_checkpoint_outlives_a_brokers_retention(golden: Callable[[str], Path], version: str, adopted: bool):
-    """The oldest segment went; the rest is as it was, whatever the store is called now."""
+    """The oldest segment is gone; the rest is unchanged, whatever the store's current id."""
     store = golden(f"basic-{version}") / "store"
     end = LogTable(store).find_end()
     checkpoint = positions(store).offset(end)
@@ -60,7 +60,7 @@ def test_a_checkpoint_outlives_a_brokers_retention(golden: Callable[[str], Path]
 
 
 def test_a_checkpoint_of_an_older_reput_goes_on_where_its_first_record_is_there(tmp_path: Path):
-    """It has an id that follows from that, and no marks."""
+    """Its id is derived from that record, and it has no marks."""
     log = written(tmp_path, 60)
     older = {name: value for name, value in positions(tmp_path).offset(log.end).items() if name != "marks"}
     assert position(tmp_path, older) == log.end
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_an_older_reput_goes_on_where_its_first_record_is_there(
 
 
 def test_a_checkpoint_of_another_store_names_both(tmp_path: Path):
-    """And what to do if they are one after all."""
+    """The error also says what to do if they are the same."""
     one, other = written(tmp_path / "one", 60), written(tmp_path / "other", 60, b"b")
     checkpoint = positions(one.store).offset(one.end)
     with pytest.raises(StoreError) as raised:
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_store_names_both(tmp_path: Path):
 
 
 def test_a_query_that_runs_goes_on_when_retention_overtakes_it(tmp_path: Path):
-    """What it has read is gone, and with it all its marks; it is the same directory all the same."""
+    """The records it has read are gone, with all its marks; it is still the same directory."""
     log = written(tmp_path, 60)
     query = positions(tmp_path)
     at = query.position(query.offset(log.offsets[5]), log.end)
@@ -101,7 +101,7 @@ def test_a_query_that_runs_goes_on_when_retention_overtakes_it(tmp_path: Path):
 
 
 def test_what_retention_took_is_no_cut(tmp_path: Path):
-    """An epoch that begins where nobody knows contradicts nothing that the marks show."""
+    """An epoch with an unknown begin contradicts nothing that the marks show."""
     log = written(tmp_path, 60)
     with reput.open(tmp_path, mode="inline", dispatchers=[]) as opened:
         end = opened.appended
@@ -141,7 +141,7 @@ def test_an_epoch_of_another_programs_records_parts_where_the_marks_do(tmp_path:
 
 
 def test_a_log_that_was_written_anew_is_a_cut_behind_the_last_common_record(tmp_path: Path):
-    """It says where, never below the log's minimum."""
+    """The error has the position, never below the log's minimum."""
     log = written(tmp_path / "one", 60)
     query = positions(log.store)
     checkpoint = query.offset(log.end)
@@ -169,6 +169,6 @@ def test_a_log_that_ends_before_the_checkpoint_is_not_waited_for_in_silence(tmp_
 
 
 def test_the_id_can_be_given_as_an_option():
-    """As Spark's options are given."""
+    """Like Spark's options."""
     assert parse_options({"path": "/s", "STOREID": "orders"}).store_id == "orders"
     assert parse_options({"path": "/s"}).store_id is None

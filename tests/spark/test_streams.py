@@ -59,19 +59,19 @@ class Run:
             self.query.stop()
 
     def offsets(self, spark: Any) -> list[int]:
-        """Return the commit-log offsets that all runs wrote so far."""
+        """Return the commit-log offsets that all runs have written so far."""
         rows = spark.read.schema("commitLogOffset bigint").parquet(str(self.target)).collect()
         return sorted(row["commitLogOffset"] for row in rows)
 
     def batches(self) -> list[tuple[int, int]]:
-        """Return (begin, end) of the micro-batches of this run that had rows."""
+        """Return (begin, end) of this run's micro-batches with rows."""
         found: Iterator[Any] = (progress["sources"][0] for progress in self.query.recentProgress)
         ranges = [(position(source["startOffset"]), position(source["endOffset"])) for source in found]
         return [(begin, end) for begin, end in ranges if begin != end]
 
 
 def position(offset: Any) -> int:
-    """Return the commit-log offset of what Spark reports, 0 before the first."""
+    """Return the commit-log offset reported by Spark, 0 before the first one."""
     known = json.loads(offset) if isinstance(offset, str) else offset
     return known["offset"] if known else 0
 
@@ -80,7 +80,7 @@ def position(offset: Any) -> int:
     "limit", [{}, {"maxBytesPerTrigger": "3000"}, {"maxOffsetsPerTrigger": "7"}], ids=["none", "bytes", "records"]
 )
 def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLog, limit: dict[str, str]):
-    """A limit cuts the backlog into micro-batches at records; AvailableNow reads them all and ends."""
+    """A limit divides the backlog into micro-batches at records; AvailableNow reads them all and ends."""
     run = Run(spark, log.store, startingOffsets="earliest", splitBytes="1000", **limit)
     assert run.offsets(spark) == log.offsets
     ends = [end for _, end in run.batches()]
@@ -90,14 +90,14 @@ def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLo
 
 
 def test_once_is_one_batch_of_all_that_is_there(spark: Any, log: WrittenLog):
-    """Spark's trigger of that name asks for everything, whatever the limit of a micro-batch is."""
+    """Spark's trigger of that name requests everything, whatever the limit of a micro-batch."""
     run = Run(spark, log.store, once=True, startingOffsets="earliest", maxBytesPerTrigger="3000")
     assert run.offsets(spark) == log.offsets
     assert run.batches() == [(0, log.end)]
 
 
 def test_a_run_ends_while_a_writer_appends(spark: Any, tmp_path: Path):
-    """With what was there when it began, or a little more; the next one goes on behind it."""
+    """With the records at its start, or slightly more; the next one continues after them."""
     stopped = threading.Event()
     with reput.open(
         tmp_path / "store",
@@ -133,7 +133,7 @@ def test_a_run_ends_while_a_writer_appends(spark: Any, tmp_path: Path):
 
 
 def test_a_restart_goes_on_where_the_checkpoint_is(spark: Any, log: WrittenLog):
-    """A second run reads what was appended since, over the end of a segment, and nothing twice."""
+    """A second run reads the appended records, across segments, and none twice."""
     Run(spark, log.store, startingOffsets="earliest")
     append(log, 70)
     run = Run(spark, log.store, startingOffsets="earliest")
@@ -142,7 +142,7 @@ def test_a_restart_goes_on_where_the_checkpoint_is(spark: Any, log: WrittenLog):
 
 
 def test_a_new_stream_begins_with_what_comes(spark: Any, log: WrittenLog):
-    """Without an option a stream begins at the end, as Spark's Kafka source does."""
+    """Without an option a stream begins at the end, like Spark's Kafka source."""
     old = list(log.offsets)
     Run(spark, log.store)
     append(log, 5)
@@ -156,7 +156,7 @@ def test_a_stream_begins_at_a_time(spark: Any, log: WrittenLog):
 
 
 def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
-    """The offsets of one store mean nothing in another."""
+    """The offsets of one store are meaningless in another."""
     Run(spark, log.store, startingOffsets="earliest")
     other = WrittenLog(log.store)
     other.append(b"another history", store_timestamp=START_MS)
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_store_is_refused(spark: Any, log: WrittenLog):
 
 
 def test_a_brokers_retention_brings_no_row_again(spark: Any, golden: Callable[[str], Path]):
-    """The directory of a broker that reput never opened has no id; the query knows it by what it has read."""
+    """The directory of a broker that reput never opened has no id; the query recognises it by records it has read."""
     store = golden("basic-5.3") / "store"
     run = Run(spark, store, startingOffsets="earliest")
     offsets = run.offsets(spark)
@@ -182,7 +182,7 @@ def test_a_brokers_retention_brings_no_row_again(spark: Any, golden: Callable[[s
 
 
 def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
-    """The sentence says where; a checkpoint below the cut goes on, in the new epoch."""
+    """The error has the position; a checkpoint below the cut continues, in the new epoch."""
     from pyspark_reput import DefaultSource
 
     def reader() -> Any:
@@ -207,8 +207,8 @@ def test_a_checkpoint_of_a_history_that_was_cut_is_refused(log: WrittenLog):
 
 
 def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLog):
-    """A stream that fell behind retention fails, or goes on with what is left, as asked."""
-    # A store that reput writes keeps its name when its first segment goes.
+    """A stream that lags behind retention fails, or continues with the rest, as requested."""
+    # A store that reput writes keeps its id when its first segment is removed.
     (log.store / "reput").mkdir()
     (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "ab" * 16, {})))
     Run(spark, log.store, startingOffsets="earliest")
@@ -225,6 +225,6 @@ def test_records_that_retention_deleted_are_data_loss(spark: Any, log: WrittenLo
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
 def test_a_stream_has_no_end(spark: Any, log: WrittenLog, option: str):
-    """An end is for batches; the option is named."""
+    """Only batches have an end; the error names the option."""
     with pytest.raises(Exception, match=f"a stream has no end: option={option}"):
         Run(spark, log.store, **{option: "5"})

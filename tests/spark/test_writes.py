@@ -1,4 +1,4 @@
-"""``df.write.format("reput")``: rows become messages, each batch once, whatever is killed in between."""
+"""``df.write.format("reput")``: rows become messages, each batch once, in spite of kills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("topic", pa.string()), ("body", pa.binary()), ("tags", pa.s
 
 
 def bodies_in(store: Path) -> list[bytes]:
-    """Return the bodies in the log, in its order."""
+    """Return the bodies in the log, in order."""
     found: list[bytes] = reput.table.read(store, columns=["body"])["body"].to_pylist()
     return found
 
@@ -34,7 +34,7 @@ def write(frame: Any, store: Path, **options: Any) -> None:
 
 
 def test_rows_become_messages(spark: Any, tmp_path: Path):
-    """In the order of the frame; what only the store can give it gives itself."""
+    """In the order of the frame; the store assigns its own fields."""
     born = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
     rows = [(f"body {number}", "paid", {"k": "v"}, number % 2, born) for number in range(30)]
     columns = "body string, tags string, properties map<string,string>, queueId int, bornTimestamp timestamp"
@@ -51,7 +51,7 @@ def test_rows_become_messages(spark: Any, tmp_path: Path):
 
 
 def test_a_named_write_that_is_repeated_puts_nothing(spark: Any, tmp_path: Path):
-    """Without a name a second write is a second write."""
+    """Without a name, a second write puts the rows again."""
     frame = spark.createDataFrame([("a",), ("b",)], "body string").coalesce(1)
     store = tmp_path / "store"
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_rows_that_were_read_can_be_written_as_they_are(spark: Any, tmp_path: Pa
             log.append(b"body %d" % len(log.offsets), store_timestamp=START_MS + len(log.offsets))
         log.save()
         run()
-    # As if the driver had been killed between the commit and Spark's own note of it.
+    # As if the driver had been killed between the commit and Spark's own record of it.
     for path in checkpoint.glob("commits/*1*"):
         path.unlink()
     run()
@@ -93,7 +93,7 @@ def test_rows_that_were_read_can_be_written_as_they_are(spark: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("put_before", [0, 1, 3])
 def test_a_commit_that_was_killed_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_before: int):
-    """By the next one, from the same rows, behind those that the log has; what Spark hands over again is let go."""
+    """The next one completes it from the same rows, after those in the log; rows that Spark repeats are dropped."""
     from pyspark_reput import write_ledger
     from pyspark_reput.write_ledger import WriteLedger, make_store, stage_rows
 
@@ -132,7 +132,7 @@ def test_a_commit_that_was_killed_is_completed(tmp_path: Path, monkeypatch: pyte
 def test_staged_rows_are_found_after_a_power_cut_where_the_ledger_counts_on_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Their names are forced before the ledger says that they are being put."""
+    """Their names are forced before the ledger records that they are being put."""
     from pyspark_reput.write_ledger import WriteLedger, make_store, stage_rows
 
     store = tmp_path / "store"
@@ -160,7 +160,7 @@ def test_staged_rows_are_found_after_a_power_cut_where_the_ledger_counts_on_them
 
 
 def test_a_store_that_somebody_has_open_is_not_written(tmp_path: Path):
-    """The sentence names who has it; the rows are put when it is tried again."""
+    """The error names the process that has it; the rows are put when the write is retried."""
     from pyspark_reput.write_ledger import WriteLedger, stage_rows
 
     store = tmp_path / "store"
@@ -184,7 +184,7 @@ def test_a_store_that_somebody_has_open_is_not_written(tmp_path: Path):
     ],
 )
 def test_columns_that_would_be_lost_are_refused(columns: list[str], topic: str | None, sentence: str):
-    """So are rows that are no messages."""
+    """So are rows that are not messages."""
     from pyspark_reput.row_messages import check_columns
 
     with pytest.raises(ConfigError, match=sentence):
@@ -196,7 +196,7 @@ def test_columns_that_would_be_lost_are_refused(columns: list[str], topic: str |
     [("body", "int"), ("tags", "binary"), ("properties", "string"), ("bornTimestamp", "timestamp_ntz")],
 )
 def test_values_that_would_be_taken_for_something_else_are_refused(column: str, kind: str):
-    """A number is no body of so many zeros. A column of nulls may have Spark's type for them."""
+    """A number is not a body of that many zeros. A column of nulls may have Spark's type for them."""
     from pyspark_reput.row_messages import check_types
 
     check_types({"body": "string", "key": "binary", "partition": "smallint", "offset": "bigint", "tags": "void"})

@@ -873,7 +873,7 @@ def test_the_request_of_a_message_born_elsewhere_is_what_a_scan_finds(tmp_path):
     [
         ({"sys_flag": 4}, "transaction"),
         ({"sys_flag": 12}, "transaction"),
-        ({"sys_flag": 0xC0}, "records with several messages"),
+        ({"sys_flag": 0xC0}, "several messages in one record"),
         ({"sys_flag": 1 << 31}, "sys_flag"),
         ({"reconsume_times": -(1 << 31) - 1}, "reconsume_times"),
         ({"born_timestamp": "now"}, "born_timestamp"),
