@@ -28,9 +28,6 @@ from reput.store.state.store_lock import StoreLock
 
 __all__ = ["DEEDS", "Deed"]
 
-# The kernel would count the writing of compiled modules among reput's calls, but only in the first run.
-sys.dont_write_bytecode = True
-
 VIEWS = ("consume_queue", "index")
 SIZES = {
     "mapped_file_size_commit_log": 4096,
@@ -264,6 +261,8 @@ def run(name: str, root: Path, kills_max: int) -> tuple[int, int]:
 
 
 def main() -> None:
+    # The kernel would count the writing of compiled modules among reput's calls, but only in the first run.
+    sys.dont_write_bytecode = True
     name, root, kills_max = sys.argv[1:]
     try:
         print(*run(name, Path(root), int(kills_max)))
