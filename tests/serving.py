@@ -214,13 +214,19 @@ class RawClient:
                 raise EOFError("the broker has ended the connection")
             self.data += data
 
+    def respond(self, request: RemotingCommand, code: int = 0) -> None:
+        """Answer a request of the broker."""
+        self.write(b"".join(encode_frame(RemotingCommand(code).response_to(request))))
+
     def is_ended(self) -> bool:
-        """Wait until the broker ends the connection; False: it sent a frame instead."""
+        """Wait until the broker ends the connection, whatever it sends before; False: it does not."""
         try:
-            self.read()
+            while True:
+                self.read()
         except EOFError:
             return True
-        return False
+        except TimeoutError:
+            return False
 
     # Requests that many tests need.
 

@@ -34,6 +34,7 @@ COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
 SUSPEND_MAX_S = 60.0
 HELD = "held_pulls"
 SUBSCRIPTIONS_MAX = 1000
+EXPRESSION_SIZE_MAX = 16 << 10
 RECORDS_MAX = 32
 
 Answer: TypeAlias = PullResult | ReputError | OSError
@@ -114,6 +115,12 @@ class PullMessageProcessor:
         key = (topic, expression, expression_type)
         found = self.subscriptions.get(key)
         if found is None:
+            if len(expression) > EXPRESSION_SIZE_MAX:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"the expression is too long: expression_size={len(expression)} "
+                    f"expression_size_max={EXPRESSION_SIZE_MAX}",
+                )
             try:
                 found = subscribe(topic, expression or None, expression_type=expression_type, sub_version=sub_version)
             except FilterSyntaxError as error:

@@ -14,6 +14,8 @@ import msgspec
 __all__ = ["LockBatchBody", "MessageQueue", "RebalanceLocks"]
 
 LOCK_MAX_S = 60.0
+# Of all groups together: clients name groups and queues as they like.
+LOCKS_MAX = 100_000
 
 
 class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
@@ -39,17 +41,28 @@ class RebalanceLocks:
         self.monotonic = monotonic
         # By group and queue: the client, and when it locked last.
         self.locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+        self.count = 0
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock the queues that are free, have expired, or are the client's own; return those that it has now."""
+        """Lock the queues that are free, have expired, or are the client's own; return those that it has now.
+
+        When too many queues are locked, no further one is free.
+        """
         now = self.monotonic()
-        locks = self.locks.setdefault(group, {})
+        locks = self.locks.get(group, {})
         held = []
         for queue in queues:
-            owner, locked_at = locks.get(queue, (client_id, now))
-            if owner == client_id or now - locked_at > LOCK_MAX_S:
+            known = locks.get(queue)
+            if known is None and self.count >= LOCKS_MAX:
+                self.drop_expired()
+                locks = self.locks.get(group, {})
+                if self.count >= LOCKS_MAX:
+                    continue
+            if known is None or known[0] == client_id or now - known[1] > LOCK_MAX_S:
+                self.count += queue not in locks
                 locks[queue] = client_id, now
                 held.append(queue)
+                self.locks[group] = locks
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -58,8 +71,19 @@ class RebalanceLocks:
         for queue in queues:
             if locks.get(queue, ("", 0.0))[0] == client_id:
                 del locks[queue]
+                self.count -= 1
         if not locks:
             self.locks.pop(group, None)
+
+    def drop_expired(self) -> None:
+        """Forget the locks that have expired."""
+        before = self.monotonic() - LOCK_MAX_S
+        live = {
+            group: {queue: lock for queue, lock in locks.items() if lock[1] >= before}
+            for group, locks in self.locks.items()
+        }
+        self.locks = {group: locks for group, locks in live.items() if locks}
+        self.count = sum(map(len, self.locks.values()))
 
     def is_locked(self, group: str) -> bool:
         """Return whether a client of the group has a lock that has not expired."""

@@ -109,7 +109,10 @@ class SendMessageProcessor:
         if properties.get("TRAN_MSG", "").lower() == "true" and not message.delay_level:
             return self.send_half(request, connection, header, message)
         answer = partial(self.answer, request, connection, queue_id, properties["UNIQ_KEY"])
-        self.puts.put(message, answer, waits=properties.get("WAIT") != "false")
+        try:
+            self.puts.put(message, answer, waits=properties.get("WAIT") != "false")
+        except StoreError as error:
+            return put_refusal(error)
         return None
 
     def checked_topic(self, header: SendHeader) -> TopicConfig:

@@ -30,6 +30,8 @@ from reput.remoting.response_code import ResponseCode
 __all__ = ["NameServer"]
 
 LOOK_S = 5.0
+# Characters of all keys and values that the network may store.
+KV_SIZE_MAX = 4 << 20
 SUCCESS = ResponseCode.SUCCESS
 
 encode_json = msgspec.json.Encoder().encode
@@ -58,6 +60,7 @@ class NameServer:
     def __init__(self, routes: RouteInfoManager) -> None:
         self.routes = routes
         self.kv_configs: dict[str, dict[str, str]] = {}
+        self.kv_size = 0
         self.loop = asyncio.get_running_loop()
         self.timer = self.loop.call_later(LOOK_S, self.look)
 
@@ -193,13 +196,13 @@ class NameServer:
         """Answer UNREGISTER_BROKER."""
         fields = request.ext_fields
         address = text(fields, "brokerAddr")
-        live = self.routes.live.get(address)
-        if live is not None and live.registration.connection is None:
+        del connection
+        name, own = text(fields, "brokerName"), self.routes.own
+        if own is not None and (name == own.broker_name or address == own.address):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker beside this name server cannot be removed: address={address}"
             )
-        del connection
-        self.routes.unregister(text(fields, "brokerName"), whole(fields, "brokerId", is_long=True), address)
+        self.routes.unregister(name, whole(fields, "brokerId", is_long=True), address)
         return RemotingCommand(SUCCESS)
 
     def query_data_version(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -207,7 +210,7 @@ class NameServer:
         del connection
         try:
             version = decode_data_version(request.body_bytes or b"{}")
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no data version: error={error}") from None
         address = text(request.ext_fields, "brokerAddr")
         changed = self.routes.has_changed(address, version)
@@ -241,8 +244,9 @@ class NameServer:
         try:
             found = msgspec.json.decode(request.body_bytes or b"{}")
             queues = msgspec.convert(found.get("queueDatas") or [], list[RegisteredTopic])
-        except (msgspec.MsgspecError, AttributeError) as error:
+        except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no route: error={error}") from None
+        self.routes.refuse_rows(len(queues))
         for queue in queues:
             self.routes.set_topic(live[0].broker_name, msgspec.structs.replace(queue, topic_name=topic))
         return RemotingCommand(SUCCESS)
@@ -254,7 +258,13 @@ class NameServer:
         del connection
         fields = request.ext_fields
         namespace, key, value = text(fields, "namespace"), text(fields, "key"), text(fields, "value")
+        size = self.kv_size - self.size_of(namespace, key) + len(namespace) + len(key) + len(value)
+        if size > KV_SIZE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"keys and values take too much memory: kv_size_max={KV_SIZE_MAX}"
+            )
         self.kv_configs.setdefault(namespace, {})[key] = value
+        self.kv_size = size
         return RemotingCommand(SUCCESS)
 
     def get_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -271,8 +281,17 @@ class NameServer:
         """Answer DELETE_KV_CONFIG."""
         del connection
         namespace, key = text(request.ext_fields, "namespace"), text(request.ext_fields, "key")
-        self.kv_configs.get(namespace, {}).pop(key, None)
+        self.kv_size -= self.size_of(namespace, key)
+        found = self.kv_configs.get(namespace, {})
+        found.pop(key, None)
+        if not found:
+            self.kv_configs.pop(namespace, None)
         return RemotingCommand(SUCCESS)
+
+    def size_of(self, namespace: str, key: str) -> int:
+        """Return what a key counts; 0: there is none."""
+        value = self.kv_configs.get(namespace, {}).get(key)
+        return 0 if value is None else len(namespace) + len(key) + len(value)
 
     def kv_list(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_KVLIST_BY_NAMESPACE."""
@@ -297,5 +316,5 @@ def registered(body: bytes) -> RegisterBrokerBody:
     """
     try:
         return decode_registration(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no registration: error={error}") from None

@@ -11,6 +11,7 @@ Source: RocketMQ namesrv, RouteInfoManager.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -25,6 +26,12 @@ __all__ = ["BROKER_TIMEOUT_S", "RegisteredTopic", "RegisteredVersion", "Registra
 BROKER_TIMEOUT_S = 120.0
 MASTER_ID = 0
 PERM_WRITE = 2
+# What brokers of the network may fill this process's memory with.
+BROKERS_MAX = 1000
+ROWS_MAX = 1_000_000
+BROKER_ID_MAX = 2**63 - 1
+LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,255}")
+LEGAL_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%a-z]{2,60}\]|[a-zA-Z0-9_.-]{1,253}):([0-9]{1,5})", re.ASCII)
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +99,10 @@ class RouteInfoManager:
         self.clusters: dict[str, dict[str, None]] = {}
         # By address.
         self.live: dict[str, LiveBroker] = {}
+        # The broker in this process.
+        self.own: Registration | None = None
+        # How many (topic, broker) there are.
+        self.row_count = 0
 
     # Brokers.
 
@@ -99,11 +110,16 @@ class RouteInfoManager:
         """Take in a broker, or what has changed of it; return the HA address and the address of its master, or "".
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; its name is that of the broker in this process, or of another cluster's.
+            RequestRefused: SYSTEM_ERROR; it is described wrongly, or would take the place of another.
         """
         name, address = registration.broker_name, registration.address
         data = self.brokers.get(name)
-        self.refuse_stranger(registration, data)
+        if registration.connection is None:
+            self.own = registration
+        else:
+            self.refuse_illegal(registration)
+            self.refuse_stranger(registration, data)
+            self.refuse_rows(len(registration.topics or ()))
         if data is None:
             data = self.brokers[name] = BrokerData({}, name, registration.cluster)
             logger.info("a broker has registered: broker_name=%s address=%s", name, address)
@@ -128,29 +144,48 @@ class RouteInfoManager:
             return "", ""
         return self.live[master].registration.ha_address if master in self.live else "", master
 
+    def refuse_illegal(self, registration: Registration) -> None:
+        """Refuse a broker of the network whose description cannot be one.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; names the field.
+        """
+        for field, value in (("brokerName", registration.broker_name), ("clusterName", registration.cluster)):
+            if not LEGAL_NAME.fullmatch(value):
+                raise illegal(f"a name has letters, digits and %|_.- only: {field}={value[:300]!r}")
+        address = LEGAL_ADDRESS.fullmatch(registration.address)
+        if address is None or not 0 < int(address[1]) <= 65_535:
+            raise illegal(f"an address has the form host:port: brokerAddr={registration.address[:300]!r}")
+        if len(registration.ha_address) > 300:
+            raise illegal(f"an address is too long: haServerAddr={registration.ha_address[:300]!r}")
+        if not 0 <= registration.broker_id <= BROKER_ID_MAX:
+            raise illegal(f"a broker's id is 0 or more: brokerId={registration.broker_id}")
+        if len(self.live) >= BROKERS_MAX and registration.address not in self.live:
+            raise illegal(f"too many brokers have registered: brokers_max={BROKERS_MAX}")
+
     def refuse_stranger(self, registration: Registration, data: BrokerData | None) -> None:
-        """Refuse a broker that would take the place of another.
+        """Refuse a broker of the network that would take the place of another.
 
         Raises:
             RequestRefused: SYSTEM_ERROR; it would.
         """
-        name = registration.broker_name
-        if data is None:
-            return
-        if data.cluster != registration.cluster:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"a broker of this name is in another cluster: broker_name={name!r} cluster={data.cluster!r}",
-                "Give the broker another name.",
+        name, own = registration.broker_name, self.own
+        if own is not None and (name == own.broker_name or registration.address == own.address):
+            raise illegal(
+                f"this name or address belongs to the broker beside this name server: broker_name={name!r} "
+                f"address={registration.address}"
             )
-        own = self.live.get(data.broker_addrs.get(str(registration.broker_id), ""))
-        if own is not None and own.registration.connection is None and registration.connection is not None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"this name and id belong to the broker beside this name server: broker_name={name!r} "
-                f"broker_id={registration.broker_id}",
-                "Give the broker another name.",
-            )
+        if data is not None and data.cluster != registration.cluster:
+            raise illegal(f"a broker of this name is in another cluster: broker_name={name!r} cluster={data.cluster!r}")
+
+    def refuse_rows(self, count: int) -> None:
+        """Refuse *count* topics of the network that would take too much memory.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; they would.
+        """
+        if self.row_count + count > ROWS_MAX:
+            raise illegal(f"brokers have registered too many topics: rows_max={ROWS_MAX}")
 
     def replace_topics(self, broker_name: str, topics: Iterable[RegisteredTopic]) -> None:
         """Set the topics of a broker to *topics*."""
@@ -162,14 +197,17 @@ class RouteInfoManager:
 
     def set_topic(self, broker_name: str, topic: RegisteredTopic) -> None:
         """Add or change one topic of a broker."""
-        self.topics.setdefault(topic.topic_name, {})[broker_name] = QueueData(
+        queues = self.topics.setdefault(topic.topic_name, {})
+        self.row_count += broker_name not in queues
+        queues[broker_name] = QueueData(
             broker_name, topic.perm, topic.read_queue_nums, topic.topic_sys_flag, topic.write_queue_nums
         )
 
     def remove_topic(self, topic: str, broker_name: str) -> None:
         """Forget that a broker has a topic."""
         queues = self.topics.get(topic, {})
-        queues.pop(broker_name, None)
+        if queues.pop(broker_name, None) is not None:
+            self.row_count -= 1
         if not queues:
             self.topics.pop(topic, None)
 
@@ -255,8 +293,11 @@ class RouteInfoManager:
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
         """Forget a topic, or what the brokers of one cluster have of it."""
-        if not cluster:
-            self.topics.pop(topic, None)
-            return
-        for name in list(self.clusters.get(cluster, {})):
+        names = list(self.clusters.get(cluster, {})) if cluster else list(self.topics.get(topic, {}))
+        for name in names:
             self.remove_topic(topic, name)
+
+
+def illegal(text: str) -> RequestRefused:
+    """Return the refusal of a registration."""
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, text, "Give the broker another name, or correct its settings.")
