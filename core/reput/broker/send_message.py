@@ -88,6 +88,18 @@ class SendMessageProcessor:
 
     def send(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Answer SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        try:
+            return self.put(request, connection)
+        except StoreError as error:
+            return put_refusal(error)
+
+    def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """Store what a request brings; return the response, or None: it comes later.
+
+        Raises:
+            RequestRefused: the request is wrong.
+            StoreError: the store does not take it.
+        """
         if self.is_draining:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
         header = SendHeader.of(request)
@@ -109,10 +121,7 @@ class SendMessageProcessor:
         if properties.get("TRAN_MSG", "").lower() == "true" and not message.delay_level:
             return self.send_half(request, connection, header, message)
         answer = partial(self.answer, request, connection, queue_id, properties["UNIQ_KEY"])
-        try:
-            self.puts.put(message, answer, waits=properties.get("WAIT") != "false")
-        except StoreError as error:
-            return put_refusal(error)
+        self.puts.put(message, answer, waits=properties.get("WAIT") != "false")
         return None
 
     def checked_topic(self, header: SendHeader) -> TopicConfig:
@@ -300,6 +309,7 @@ class SendMessageProcessor:
 
         Raises:
             RequestRefused: MESSAGE_ILLEGAL; the topic takes no batches, or the body is none.
+            StoreError: not all of its messages could be stored.
         """
         if header.topic.startswith(RETRY_PREFIX) or len(header.topic) > TOPIC_SIZE_MAX:
             raise RequestRefused(
@@ -312,10 +322,7 @@ class SendMessageProcessor:
             ids = ",".join([result.message_id for result in results])
             connection.respond(request, self.stored(results[0], ids, queue_id, of_batch.get("UNIQ_KEY", "")))
 
-        try:
-            results = self.stored_batch(connection, header, queue_id, body, of_batch)
-        except StoreError as error:
-            return put_refusal(error)
+        results = self.stored_batch(connection, header, queue_id, body, of_batch)
         self.puts.answer_batch(results, answer, waits=waits)
         return None
 

@@ -144,7 +144,7 @@ def batch_messages(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     at, end = 0, len(body)
     while at < end:
         body_at = at + BATCH_HEAD.size
-        properties_at = following = -1
+        properties_at, following, size = 0, -1, 0
         if body_at <= end:
             size, _, _, flag, body_size = BATCH_HEAD.unpack_from(body, at)
             body_end = body_at + body_size

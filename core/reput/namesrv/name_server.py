@@ -197,8 +197,8 @@ class NameServer:
         fields = request.ext_fields
         address = text(fields, "brokerAddr")
         del connection
-        name, own = text(fields, "brokerName"), self.routes.own
-        if own is not None and (name == own.broker_name or address == own.address):
+        name = text(fields, "brokerName")
+        if self.routes.is_own(name, address):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker beside this name server cannot be removed: address={address}"
             )

@@ -99,8 +99,8 @@ class RouteInfoManager:
         self.clusters: dict[str, dict[str, None]] = {}
         # By address.
         self.live: dict[str, LiveBroker] = {}
-        # The broker in this process.
-        self.own: Registration | None = None
+        # The brokers in this process: addresses by name.
+        self.own: dict[str, str] = {}
         # How many (topic, broker) there are.
         self.row_count = 0
 
@@ -115,7 +115,7 @@ class RouteInfoManager:
         name, address = registration.broker_name, registration.address
         data = self.brokers.get(name)
         if registration.connection is None:
-            self.own = registration
+            self.own[name] = address
         else:
             self.refuse_illegal(registration)
             self.refuse_stranger(registration, data)
@@ -169,14 +169,18 @@ class RouteInfoManager:
         Raises:
             RequestRefused: SYSTEM_ERROR; it would.
         """
-        name, own = registration.broker_name, self.own
-        if own is not None and (name == own.broker_name or registration.address == own.address):
+        name = registration.broker_name
+        if self.is_own(name, registration.address):
             raise illegal(
                 f"this name or address belongs to the broker beside this name server: broker_name={name!r} "
                 f"address={registration.address}"
             )
         if data is not None and data.cluster != registration.cluster:
             raise illegal(f"a broker of this name is in another cluster: broker_name={name!r} cluster={data.cluster!r}")
+
+    def is_own(self, broker_name: str, address: str) -> bool:
+        """Return whether a broker in this process has this name or address."""
+        return broker_name in self.own or address in self.own.values()
 
     def refuse_rows(self, count: int) -> None:
         """Refuse *count* topics of the network that would take too much memory.
