@@ -14,6 +14,13 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 
+from reput.broker.admin_clients import AdminClientsProcessor
+from reput.broker.admin_configuration import AdminConfigurationProcessor
+from reput.broker.admin_maintenance import AdminMaintenanceProcessor
+from reput.broker.admin_queues import AdminQueuesProcessor
+from reput.broker.admin_runtime import AdminRuntimeProcessor
+from reput.broker.admin_topics import AdminTopicsProcessor
+from reput.broker.broker_statistics import BrokerStatistics
 from reput.broker.broker_topics import BrokerTopics
 from reput.broker.client_manage import ClientManageProcessor
 from reput.broker.connected_clients import ConnectedClients, ConsumerGroupChannels
@@ -76,7 +83,8 @@ class Broker:
         self.transactions = EndTransactionProcessor(engine, self.clients)
         self.sends = SendMessageProcessor(engine, self.puts, self.topics, self.locks, self.transactions.half_stored)
         self.replies = ReplyMessageProcessor(self.sends, self.puts, self.clients)
-        self.pulls = PullMessageProcessor(engine)
+        self.statistics = BrokerStatistics(engine, self.loop.time)
+        self.pulls = PullMessageProcessor(engine, self.statistics)
         self.client_manage = ClientManageProcessor(
             self.clients, services.groups, self.topics, self.locks, self.settings
         )
@@ -120,7 +128,20 @@ class Broker:
             RequestCode.CONSUMER_SEND_MSG_BACK: Processor(self.send_backs.send_back, in_thread=True),
             RequestCode.END_TRANSACTION: Processor(self.transactions.end, in_thread=True),
         }
+        table.update(self.admin_processors())
         return table if self.name_server is None else {**self.name_server.processors(), **table}
+
+    def admin_processors(self) -> Mapping[int, Processor]:
+        """Return what answers the requests of administrators."""
+        engine = self.engine
+        return {
+            **AdminTopicsProcessor(engine, self.topics).processors(),
+            **AdminQueuesProcessor(engine, self.statistics).processors(),
+            **AdminClientsProcessor(engine, self.clients).processors(),
+            **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
+            **AdminMaintenanceProcessor(engine).processors(),
+            **AdminRuntimeProcessor(engine, self.statistics, lambda: len(self.server.waiting)).processors(),
+        }
 
     async def start(self) -> None:
         """Register with the name servers elsewhere."""
@@ -146,6 +167,7 @@ class Broker:
         """End the connections of clients that are silent."""
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.clients.drop_silent()
+        self.loop.run_in_executor(None, self.statistics.sample)
 
     # Routes.
 

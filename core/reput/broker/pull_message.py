@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TypeAlias
 
+from reput.broker.broker_statistics import BrokerStatistics
 from reput.consume.pull.hold_service import HeldPull
 from reput.consume.pull.pull_service import PullRequest, PullResult
 from reput.consume.registry.subscription import Subscription, subscribe
@@ -43,12 +44,12 @@ Answer: TypeAlias = PullResult | ReputError | OSError
 class PullMessageProcessor:
     """Used in the thread of the broker's loop only; held pulls are answered through it."""
 
-    def __init__(self, engine: StoreEngine) -> None:
+    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics) -> None:
         services = engine.services
         self.engine = engine
         self.pull_service = services.pull_service
         self.hold_service = services.hold_service
-        self.statistics = services.statistics
+        self.statistics = statistics
         self.loop = asyncio.get_running_loop()
         # Answers of held pulls that the loop has not taken yet. Waking it costs a system call: one wakes it for many.
         self.answers: deque[tuple[RemotingCommand, Connection, Answer]] = deque()
@@ -65,7 +66,7 @@ class PullMessageProcessor:
             self.loop.run_in_executor(None, self.pull_cold, request, connection, pull)
             return None
         if not holds:
-            return self.response(pull, self.pull_service.pull(pull))
+            return self.response(request, self.pull_service.pull(pull))
         done = partial(self.done, request, connection)
         result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
         if isinstance(result, HeldPull):
@@ -75,7 +76,7 @@ class PullMessageProcessor:
             if connection.closed:
                 self.connection_lost(connection)
             return None
-        return self.response(pull, result)
+        return self.response(request, result)
 
     def pull_request(self, request: RemotingCommand, sys_flag: int) -> PullRequest:
         """Return what a client asks for.
@@ -169,21 +170,22 @@ class PullMessageProcessor:
             if isinstance(held, dict):
                 held.pop(request.opaque, None)
             if isinstance(answer, PullResult):
-                connection.respond(request, self.response(None, answer))
+                connection.respond(request, self.response(request, answer))
             elif not isinstance(answer, StoreClosed):
                 # A store that closes ends its connections, and the clients ask again elsewhere.
                 connection.respond(request, refusal(answer))
 
-    def response(self, pull: PullRequest | None, result: PullResult) -> RemotingCommand:
-        """Return the response for what a pull has found."""
-        del pull
+    def response(self, request: RemotingCommand, result: PullResult) -> RemotingCommand:
+        """Return the response for what a pull has found, and count it."""
+        records = result.records
+        self.statistics.pulled(request.ext_fields["consumerGroup"], request.ext_fields["topic"], records)
         fields = {
             "suggestWhichBrokerId": str(result.suggest_which_broker_id),
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
         }
-        return RemotingCommand(result.code, fields, result.records.data, result.status.value)
+        return RemotingCommand(result.code, fields, records.data, result.status.value)
 
     def connection_lost(self, connection: Connection) -> None:
         """Give up the pulls of a connection that has ended."""

@@ -24,7 +24,7 @@ from reput.remoting.connection import Connection, Limits, Outgoing
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["Processor", "RemotingServer", "refusal"]
+__all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
 
 # Connections without reads and writes for this long are closed.
 IDLE_MAX_S = 120.0

@@ -244,12 +244,13 @@ class Administration:
             )
 
     def reset_offsets(
-        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None, back_only: bool = False
     ) -> list[GroupProgress]:
         """Move a group to another place in a topic, durably: its beginning, its end, or a store time in ms.
 
         Args:
             queue_id: this queue alone; None: all.
+            back_only: leave the group where it is in queues in which it would move forward.
 
         Returns:
             A row per queue, after the reset.
@@ -276,11 +277,41 @@ class Administration:
                     offset = self.store.reader.offset_by_time(topic, number, to)
             else:
                 offset = low if to == "earliest" else high
-            self.move(group, topic, number, offset)
-            last = self.store_timestamp(topic, number, offset - 1)
-            rows.append(GroupProgress(group, topic, number, high, offset, high - offset, last))
+            committed = self.managers.offsets.query_offset(group, topic, number)
+            if back_only and committed is not None:
+                offset = min(offset, committed)
+            rows.append(self.moved(group, topic, number, offset))
         self.managers.offsets.persist()
         return rows
+
+    def moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
+        """Set one offset, and return the group's progress after that."""
+        self.move(group, topic, queue_id, queue_offset)
+        return self.progress_with(group, {topic: {queue_id: queue_offset}})[0]
+
+    def set_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
+        """Move a group to a queue offset, durably; return its progress there.
+
+        Raises:
+            RequestRefused: group, topic or queue is unknown, or the queue does not have that offset.
+        """
+        require_whole("queue_id", queue_id, None)
+        require_whole("queue_offset", queue_offset, None)
+        self.require_group(group)
+        if queue_id not in self.queue_ids(topic):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"the topic has no such queue: topic={topic!r} queue_id={queue_id}"
+            )
+        low, high = self.queue_range(topic, queue_id)
+        if not low <= queue_offset <= high:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the queue does not have the offset: queue_offset={queue_offset} queue_offset_min={low} "
+                f"queue_offset_max={high}",
+            )
+        row = self.moved(group, topic, queue_id, queue_offset)
+        self.managers.offsets.persist()
+        return row
 
     async def areset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None

@@ -29,6 +29,7 @@ import msgspec
 from reput.consume.delivery.carried_message import carried_message, carried_properties
 from reput.consume.delivery.half_messages import (
     CHECK_TIMES,
+    DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
     TRANSACTION_GROUP,
@@ -221,6 +222,15 @@ class OpenTransactions:
         self.ask_at(transaction, born + immunity)
         return transaction
 
+    def append(self, half: Message) -> tuple[Transaction, PutMessageResult]:
+        """Append the half message of a new transaction to queue 0. Under the condition."""
+        result = self.writer.appender.append(half)
+        transaction = self.know(self.half_at(result.commit_log_offset))
+        self.half_ends[0] = result.queue_offset + 1
+        self.moved = True
+        self.changed.notify_all()
+        return transaction, result
+
     def settle_committed(self, end: int) -> None:
         """Write op records that are missing after a kill. *end* is the log's end at loading."""
         begin = min(transaction.commit_log_offset for transaction in self.pending.values())
@@ -232,9 +242,14 @@ class OpenTransactions:
         if begin >= end:
             return
         for record in committed_copies(self.store.directory, begin, end):
-            transaction = self.pending.pop(identity_of(record), None)
-            if transaction is not None:
-                self.owe(transaction)
+            transaction = self.pending.get(identity_of(record))
+            if transaction is None:
+                continue
+            if record.topic == DISCARDED_TOPIC and record.commit_log_offset < transaction.commit_log_offset:
+                # It was given up, and then opened again.
+                continue
+            del self.pending[transaction.identity]
+            self.owe(transaction)
         self.pay()
 
     def immunity(self, half: Record) -> tuple[int, bool]:

@@ -22,7 +22,15 @@ import asyncio
 import msgspec
 
 from reput.argument_checks import require_messages, require_text, require_whole
-from reput.consume.delivery.half_messages import HALF_TOPIC, OP_TOPIC, identity_of
+from reput.consume.delivery.carried_message import carried_message, carried_properties
+from reput.consume.delivery.half_messages import (
+    CHECK_TIMES,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    identity_of,
+    names_real_queue,
+)
 from reput.consume.delivery.open_transactions import OpenTransactions, TransactionalStore
 from reput.consume.delivery.transaction_checks import Checker, TransactionChecks
 from reput.consume.delivery.transaction_messages import (
@@ -37,6 +45,7 @@ from reput.errors import ConfigError, MessageIllegal, RequestRefused
 from reput.remoting.response_code import ResponseCode
 from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult, message_properties
+from reput_hooks import Record
 
 __all__ = ["TransactionService"]
 
@@ -91,11 +100,7 @@ class TransactionService:
         # If the real topic would refuse the message, refuse it now and not at the commit.
         self._writer.preparer.prepare(msgspec.structs.replace(half, topic=message.topic, queue_id=message.queue_id))
         with self._open.changed:
-            result = self._writer.appender.append(half)
-            transaction = self._open.know(self._open.half_at(result.commit_log_offset))
-            self._open.half_ends[0] = result.queue_offset + 1
-            self._open.moved = True
-            self._open.changed.notify_all()
+            transaction, result = self._open.append(half)
         result = self._writer.forced(result)
         assert transaction.identity[0] is not None
         return HalfMessage(
@@ -203,6 +208,32 @@ class TransactionService:
         if checker is not None and not callable(checker):
             raise ConfigError(f"a checker must be callable: checker={checker!r}", "Give a function, or None.")
         self._checks.set_checker(producer_group, checker)
+
+    def resume(self, discarded: Record) -> None:
+        """Open a transaction again that was given up: its sender is asked as often as at first.
+
+        Args:
+            discarded: the half message, in the topic of discarded ones.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; it is no such message, or its transaction is open.
+            StoreError: it could not be stored.
+        """
+        if discarded.topic != DISCARDED_TOPIC or not names_real_queue(discarded):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message is no half message that was given up: topic={discarded.topic!r} "
+                f"message_id={discarded.message_id}",
+                f"Name a message of {DISCARDED_TOPIC}.",
+            )
+        properties = carried_properties(discarded) | {CHECK_TIMES: "0"}
+        with self._open.changed:
+            if identity_of(discarded) in self._open.pending:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"the transaction is open: message_id={discarded.message_id}"
+                )
+            _, result = self._open.append(carried_message(discarded, HALF_TOPIC, 0, properties))
+        self._writer.forced(result)
 
     def status(self) -> int:
         """Return the number of unsettled transactions."""
