@@ -18,7 +18,7 @@ import msgspec
 
 from reput.broker.admin_bodies import MessageQueue, json_response, object_keyed, parse_body, queue_table
 from reput.broker.admin_queues import subscription_data
-from reput.broker.clients import ClientChannel, Clients
+from reput.broker.connected_clients import ClientChannel, ConnectedClients
 from reput.consume.pull.topic_reader import Beginning
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class AdminClientsProcessor:
     """Used in the thread of the broker's loop, but for what is said to run in threads."""
 
-    def __init__(self, engine: StoreEngine, clients: Clients, timeout: float = CLIENT_TIMEOUT_S) -> None:
+    def __init__(self, engine: StoreEngine, clients: ConnectedClients, timeout: float = CLIENT_TIMEOUT_S) -> None:
         """*timeout*: seconds that a client has for its answer."""
         self.engine = engine
         self.administration = engine.services.administration
