@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -22,6 +23,7 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
+from reput.store.config.stored_fields import StoredFields
 from reput.store.config.topic_config_manager import TopicConfigManager
 
 __all__ = ["NameServerRegistration"]
@@ -100,8 +102,8 @@ class NameServerRegistration:
         """Return the topics of this broker, as JSON."""
         manager = self.topics
         with manager.lock:
-            version = manager.data_version.to_fields()
-            table = {name: config.to_fields() for name, config in manager.entries.items()}
+            version = written(manager.data_version)
+            table = {name: written(config) for name, config in manager.entries.items()}
         wrapper = {"dataVersion": version, "topicConfigTable": table}
         return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
@@ -132,3 +134,8 @@ class NameServerRegistration:
             )
         )
         await self.client.close()
+
+
+def written(fields: StoredFields) -> dict[str, Any]:
+    """Return the fields of an object as RocketMQ writes them: without those that are not set."""
+    return {name: value for name, value in fields.to_fields().items() if value is not None}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -315,6 +316,17 @@ def registered(body: bytes) -> RegisterBrokerBody:
         RequestRefused: SYSTEM_ERROR; the body is something else.
     """
     try:
-        return decode_registration(body)
+        try:
+            return decode_registration(body)
+        except msgspec.ValidationError:
+            # To RocketMQ a null is a member that is not there.
+            return msgspec.convert(without_nulls(msgspec.json.decode(body)), RegisterBrokerBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no registration: error={error}") from None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return decoded JSON without the members that are null."""
+    if isinstance(value, dict):
+        return {name: without_nulls(member) for name, member in value.items() if member is not None}
+    return [without_nulls(member) for member in value] if isinstance(value, list) else value

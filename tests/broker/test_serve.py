@@ -1,0 +1,204 @@
+"""`reput serve` as a process: ready, drained, killed, started again, and what keeps it from starting."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reput
+from delivering import LIMIT_S, wait_until
+from reput.remoting.remoting_command import RemotingCommand, decode_frame, encode_frame
+from reput.remoting.request_code import RequestCode
+
+pytestmark = pytest.mark.processes
+
+REPUT = Path(sys.executable).with_name("reput")
+READY = re.compile(r"ready broker=127\.0\.0\.1:(\d+) name_server=(?:127\.0\.0\.1:(\d+)|none) pid=(\d+) store=(.+)\n")
+
+
+class Served:
+    """A running `reput serve`."""
+
+    def __init__(self, store: Path, *options: str) -> None:
+        ports = ("--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0")
+        self.store = store
+        self.process = subprocess.Popen(
+            [REPUT, "serve", store, *ports, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        found = READY.fullmatch(self.line)
+        assert found, self.line + self.process.stderr.read()
+        self.port = int(found[1])
+        self.name_server_port = found[2] and int(found[2])
+        self.pid = int(found[3])
+
+    def broker_pid(self) -> int:
+        """Return the broker's process."""
+        return json.loads((self.store / "reput" / "broker.json").read_text())["pid"]
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"", *, port: int | None = None) -> RemotingCommand:
+        """Return the answer to one request, over a connection of its own."""
+        with socket.create_connection(("127.0.0.1", port or self.port), timeout=LIMIT_S) as connection:
+            connection.sendall(b"".join(encode_frame(RemotingCommand(code, fields, body, opaque=7))))
+            stream = connection.makefile("rb")
+            size = int.from_bytes(stream.read(4), "big")
+            return decode_frame(stream.read(size))
+
+    def send(self, body: bytes) -> RemotingCommand:
+        """Send one message."""
+        names = ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag")
+        values = ("producers", "orders", "TBW102", "1", "0", "0")
+        fields = dict(zip(names, values, strict=True)) | {"bornTimestamp": "1700000000000", "flag": "0"}
+        return self.ask(RequestCode.SEND_MESSAGE, fields, body)
+
+    def end(self) -> int:
+        """Stop it as a person would, and return its exit code."""
+        self.process.terminate()
+        self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A broker on a new store, with synchronous flush."""
+    found = Served(tmp_path / "store", "--set", "flush_disk_type=SYNC_FLUSH")
+    yield found
+    if found.process.poll() is None:
+        found.end()
+
+
+def bodies(store: Path) -> list[bytes]:
+    """Return the messages of the topic."""
+    with reput.open(store, read_only=True) as opened:
+        return [record.body for record in opened.records() if record.topic == "orders"]
+
+
+def test_it_says_when_clients_can_connect_and_ends_cleanly(served):
+    """The line names all that a client needs; SIGTERM leaves a store that was closed."""
+    assert served.pid == served.process.pid
+    assert served.send(b"one").code == 0
+    assert served.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}, port=served.name_server_port).code == 0
+    assert served.end() == 0
+    assert not (served.store / "abort").exists()
+    assert not (served.store / "reput" / "broker.json").exists()
+    assert bodies(served.store) == [b"one"]
+
+
+def test_a_broker_that_is_killed_is_started_again(served):
+    """The sockets stay open meanwhile: a client that connects then waits. Nothing acknowledged is lost."""
+    acknowledged = []
+    for life in range(3):
+        broker = served.broker_pid()
+        for number in range(5):
+            body = b"%d-%d" % (life, number)
+            assert served.send(body).code == 0
+            acknowledged.append(body)
+        os.kill(broker, signal.SIGKILL)
+        assert served.send(b"after %d" % life).code == 0
+        acknowledged.append(b"after %d" % life)
+        wait_until(lambda gone=broker: served.broker_pid() != gone)
+    assert served.end() == 0
+    assert bodies(served.store) == acknowledged
+
+
+def test_without_its_keeper_a_broker_drains_and_ends(served):
+    """Whoever kills the foreground process leaves nothing behind, and a closed store."""
+    broker = served.broker_pid()
+    assert served.send(b"one").code == 0
+    served.process.kill()
+    served.process.communicate()
+    wait_until(lambda: not Path(f"/proc/{broker}").exists())
+    assert not (served.store / "abort").exists()
+    assert bodies(served.store) == [b"one"]
+
+
+def test_ctrl_c_ends_it_like_sigterm(served):
+    """The broker drains; the exit code is 0."""
+    served.process.send_signal(signal.SIGINT)
+    served.process.communicate(timeout=LIMIT_S)
+    assert served.process.returncode == 0
+    assert not (served.store / "abort").exists()
+
+
+def test_local_programs_reach_the_broker_by_the_store(served):
+    """Its socket lies in the abstract namespace, under a name that the store tells."""
+    place = json.loads((served.store / "reput" / "broker.json").read_text())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as local:
+        local.settimeout(LIMIT_S)
+        local.connect("\0" + place["socket"])
+        local.sendall(b"".join(encode_frame(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO, {}, opaque=1))))
+        stream = local.makefile("rb")
+        answer = decode_frame(stream.read(int.from_bytes(stream.read(4), "big")))
+    assert json.loads(answer.body_bytes)["brokerAddrTable"]["reput"]["brokerAddrs"] == {"0": f"127.0.0.1:{served.port}"}
+
+
+def test_registers_with_a_name_server_elsewhere_and_leaves_it(served, tmp_path):
+    """Routes of both brokers are there while both run."""
+    name_server = f"127.0.0.1:{served.name_server_port}"
+    other = Served(tmp_path / "other", "--name-server", name_server, "--set", "brokerName=other")
+
+    def brokers() -> set[str]:
+        answer = served.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, port=served.name_server_port)
+        return set(json.loads(answer.body_bytes)["brokerAddrTable"])
+
+    assert brokers() == {"reput", "other"}
+    assert other.send(b"to the other").code == 0
+    wait_until(
+        lambda: (
+            served.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}, port=served.name_server_port).code == 0
+        )
+    )
+    assert other.end() == 0
+    assert brokers() == {"reput"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--listen", "0.0.0.0:0"], 2, "--listen=0.0.0.0:0"),
+        (["--listen", "nowhere"], 2, "--listen=nowhere"),
+        (["--name-server", "host:port"], 2, "--name-server=host:port"),
+        (["--listen", "192.0.2.1:0", "--insecure"], 3, "--listen=192.0.2.1:0"),
+        (["--set", "flushDiskType=SOMETIMES"], 2, "flushDiskType=SOMETIMES"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_sentence(tmp_path, options, code, sentence):
+    """With the exit code of every verb, and no traceback."""
+    done = subprocess.run([REPUT, "serve", tmp_path / "store", *options], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_another_process_writes_is_refused(tmp_path):
+    """The sentence names the process."""
+    with reput.open(tmp_path / "store", mode="inline"):
+        done = subprocess.run(
+            [REPUT, "serve", tmp_path / "store", "--listen", "127.0.0.1:0", "--name-server", "none"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert str(os.getpid()) in done.stderr
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    """Before anything is opened."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [REPUT, "serve", tmp_path / "store", "--listen", address], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 3
+    assert address in done.stderr
+    assert not (tmp_path / "store").exists()
