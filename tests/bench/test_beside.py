@@ -1,6 +1,6 @@
 """reput and RocketMQ side by side: the order of commands, the table, and a machine without RocketMQ.
 
-A program that prints recorded output of the real one stands for RocketMQ.
+A program that prints recorded output of the real one replaces RocketMQ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.timed_commands import TimedRun, run_command
 from command_line import run_reput_process
 from source_tree import ROOT
 
-# Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without the fields that are not looked at.
+# Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without unused fields.
 RECORDED = """\
 {"measurement": "store-read-sequential", "batch": 32, "messages_per_s": 3400000, "copy": "none"}
 {"measurement": "store-read-sequential", "batch": 32, "messages_per_s": 1250000, "copy": "heap"}
@@ -38,7 +38,7 @@ esac
 
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
-    """Return the folder of a program that stands for RocketMQ 5.3.3 and 5.5.0, and cannot be built for 4.9.7."""
+    """Return the folder of a program that replaces RocketMQ 5.3.3 and 5.5.0, and cannot be built for 4.9.7."""
     folder = tmp_path / "peer"
     folder.mkdir()
     (folder / "recorded").write_text(RECORDED)
@@ -49,7 +49,7 @@ def peer(tmp_path: Path) -> Path:
 
 @pytest.mark.processes
 def test_both_are_measured_in_turns(peer, tmp_path, capsys):
-    """Goals stand beside what was seen of both; a version that cannot be built is left out with a reason."""
+    """The table has goals beside the results of both; a version that cannot be built is omitted with a reason."""
     out, scratch = tmp_path / "run.jsonl", tmp_path / "scratch"
     scratch.mkdir()
     command = ["--peer", str(peer), "--quick", "--only", "read", "--rounds", "1", "--out", str(out)]
@@ -63,7 +63,7 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     assert "version=4.9.7 exit_code=1 said='no such artifact'" in said.err
     assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3", "5.5.0"]
     assert list(scratch.iterdir()) == []
-    # The table can be made again from what was kept.
+    # The table can be printed again from the kept file.
     assert main(["--from", str(out)]) == 0
     again = capsys.readouterr()
     assert "32 at a time, in order" in again.out
@@ -75,7 +75,7 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     [(None, "--peer names no program"), (Path("nowhere"), "the program is missing: path=nowhere")],
 )
 def test_a_run_without_rocketmq_says_so(peer, sentence, tmp_path):
-    """And goes on."""
+    """The run continues."""
     said: list[str] = []
     measure_beside(tmp_path / "run.jsonl", peer=peer, parts=(), say=said.append)
     (line,) = read_lines(tmp_path / "run.jsonl")
@@ -84,7 +84,7 @@ def test_a_run_without_rocketmq_says_so(peer, sentence, tmp_path):
 
 
 def rebuild_lines(of: dict[str, list[int]], **figures: object) -> list[Line]:
-    """Return the turns of rebuilds: by who, the records a second of each round."""
+    """Return lines of rebuilds: by program, the records per second of each round."""
     lines = []
     for who, rates in of.items():
         for number, rate in enumerate(rates, 1):
@@ -97,7 +97,7 @@ def rebuild_lines(of: dict[str, list[int]], **figures: object) -> list[Line]:
 
 
 def test_the_ratio_is_to_the_better_version():
-    """Of the medians over the rounds; from where to where it went is told, too."""
+    """It uses the medians over the rounds, with their range."""
     lines = rebuild_lines({"reput": [300], "5.3.3": [100], "4.9.7": [200]}, queues=1000)
     for line in lines:
         assert line.run is not None
@@ -107,7 +107,7 @@ def test_the_ratio_is_to_the_better_version():
 
 
 def test_a_goal_may_be_of_one_version():
-    """Others are shown beside it."""
+    """Other versions are shown beside it."""
     lines = rebuild_lines(
         {"reput": [90, 110, 120], "5.3.3": [100, 100, 100], "4.9.7": [200, 200, 200]}, queues=1, topics=1
     )
@@ -127,7 +127,7 @@ def test_a_goal_may_be_of_one_version():
 
 
 def test_a_multiple_of_what_was_not_measured_is_not_told():
-    """Neither kept nor missed."""
+    """Neither met nor missed."""
     (row,) = rows_of(rebuild_lines({"reput": [90]}, queues=1))
     assert (row.ratio, row.kept) == (None, None)
 
@@ -137,32 +137,32 @@ def test_a_multiple_of_what_was_not_measured_is_not_told():
     [
         (100_000, 50_000.0, "delivered late beside 100,000 that wait, max", "≤ 50", True),
         (100_000, 50_001.0, "delivered late beside 100,000 that wait, max", "≤ 50", False),
-        # With others nothing was promised.
+        # There is no goal for other numbers.
         (1_000, 60_000.0, "delivered late, max", "", None),
     ],
 )
 def test_how_late_delayed_messages_come_is_told(waiting, late_us, what, asked, kept):
-    """The goal is for as many that wait as it was set with."""
+    """The goal applies only to the number of waiting messages for which it was set."""
     report = {"bench": "consume", "delayed_waiting": waiting, "delivered_late": {"max_us": late_us}}
     (row,) = rows_of([Line(who="reput", part="consume", round=1, run=TimedRun([report], 1.0, 0.0))])
     assert (row.what, row.asked, row.kept, row.figure) == (what, asked, kept, late_us / 1000)
 
 
 def is_running(process: Path) -> bool:
-    """Whether the process of that folder is there, and more than a name that nobody has asked for yet."""
+    """Whether the folder's process exists and is not a zombie."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
-        # It may end between the opening and the reading of the file, too: a ProcessLookupError.
+        # It may also end between the opening and the reading of the file: a ProcessLookupError.
         return False
 
 
 def test_a_turn_that_hangs_is_ended(tmp_path):
-    """With all that it started, and the next one is taken."""
+    """With all its children, and the next one runs."""
     pid, seconds = tmp_path / "pid", 1
     pid.touch()
     while not pid.read_text():
-        # On a busy machine it may not have come as far as to start something.
+        # On a busy machine it may not have started a child yet.
         run = run_command(["sh", "-c", f"sleep 600 & echo $! > {pid}; wait"], float(seconds))
         assert run.failed == f"timeout_s={seconds}"
         seconds *= 2
@@ -174,7 +174,7 @@ def test_a_turn_that_hangs_is_ended(tmp_path):
 
 
 def test_a_turn_that_fails_says_how(tmp_path):
-    """What it printed before is kept."""
+    """Its earlier output is kept."""
     program = (
         "import sys; print('{\"figure\": 1}', flush=True); print('a', 'b', sep=chr(10), file=sys.stderr); sys.exit(3)"
     )
@@ -187,7 +187,7 @@ def test_a_turn_that_fails_says_how(tmp_path):
 
 
 def test_an_unknown_part_is_refused(capsys):
-    """The error names it, and a kept run that is not there."""
+    """The error names it; the same holds for a missing file of a kept run."""
     with pytest.raises(SystemExit, match="2"):
         main(["--only", "swim"])
     assert "'swim'" in capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_an_unknown_part_is_refused(capsys):
 
 @pytest.mark.processes
 def test_the_command_line_runs_it_in_a_checkout(tmp_path, monkeypatch):
-    """`reput bench beside` passes its options on; outside of a checkout it says where to go."""
+    """`reput bench beside` passes its options on; outside a checkout it says where to run it."""
     measure_beside(tmp_path / "run.jsonl", parts=())
     monkeypatch.chdir(ROOT)
     shown = run_reput_process("bench", "beside", "--from", tmp_path / "run.jsonl")

@@ -1,4 +1,4 @@
-"""The measurements of decode run, and say what they say."""
+"""The measurements of decoding run, and report what they measured."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def test_decoding_can_be_measured_without_spark(tmp_path: Path):
 
 
 def test_the_delay_of_a_message_is_until_the_first_transaction_that_has_it():
-    """Messages that no transaction has are not counted."""
+    """Messages without a transaction do not count."""
     stored = [(1000, 10), (1100, 20), (1200, 30)]
     assert delays(stored, [(1500, 20), (1600, 25)]) == [0.5, 0.4]

@@ -1,4 +1,4 @@
-"""What the measurements read about processes, which may end meanwhile."""
+"""Measurements of processes that may end meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reput.bench.machine import group_memory
 
 
 def test_a_process_that_has_ended_has_no_memory():
-    """Neither while its parent has not asked for it, nor later; the others are counted all the same."""
+    """Neither as a zombie nor later; the other processes still count."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert group_memory([process.pid])["total_bytes"] == 0

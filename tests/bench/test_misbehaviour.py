@@ -12,7 +12,7 @@ from benchmarks import misbehaviour
 
 @pytest.mark.processes
 def test_a_kind_of_misbehaviour_is_measured(tmp_path, monkeypatch, capsys):
-    """Scratch stores and plugins are gone afterwards."""
+    """Scratch stores and plugins are removed afterwards."""
     monkeypatch.setattr(misbehaviour, "KINDS", ("crash_loop",))
     monkeypatch.setattr(misbehaviour, "ROUNDS", 1)
     before = list(sys.path)

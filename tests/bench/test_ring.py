@@ -1,4 +1,4 @@
-"""The ring's measurements run, and say what they say."""
+"""The ring's measurements run, and report what they measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_the_ring_can_be_measured_anywhere():
-    """A short run gives every figure: nothing was lost, nobody was lapped, and it is JSON."""
+    """A short run returns every figure as JSON: nothing was lost, and no reader was lapped."""
     report = measure_ring(requests=64 * 500, rounds=1, wake_ups=20)
     assert json.loads(json.dumps(report)) == report
     throughput = report["to_one_reader"]

@@ -10,7 +10,7 @@ from reput.bench.scratch import scratch_directory
 
 
 def interrupted_measurement(directory: Path) -> None:
-    """Make something, and end in the middle."""
+    """Create a file, and fail in the middle."""
     with scratch_directory(directory) as scratch:
         (scratch / "store").mkdir()
         raise InterruptedError
@@ -24,7 +24,7 @@ def test_a_scratch_directory_is_removed_whole_whatever_becomes_of_the_measuremen
 
 
 def test_two_scratch_directories_of_a_time_are_apart(tmp_path: Path) -> None:
-    """Each has a name that no other had: file systems choose the place by it."""
+    """Each has a new name, because file systems choose the place by the name."""
     with scratch_directory(tmp_path) as one, scratch_directory(tmp_path) as other:
         assert one.parent != other.parent
         assert one.name != other.name

@@ -29,7 +29,7 @@ def work():
         store.put(reput.Message("orders", b"%d" % number))
     for _ in range(3):
         consumer.acknowledge(consumer.receive(WAIT_S))
-    # Nobody waits for it, so that its view has something to take in when the program ends.
+    # Not waited for, so that its view still lags when the program ends.
     store.put(reput.Message("orders", b"last"))
 
 

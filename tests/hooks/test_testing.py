@@ -1,4 +1,4 @@
-"""The contract as tests of pytest, as a plugin's author writes them."""
+"""The contract as pytest tests, as a plugin's author writes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TestContract(DispatcherContract):
 
 @pytest.fixture
 def run_pytest(tmp_path, monkeypatch):
-    """Return a function that runs pytest on a file beside an installed dispatcher of a given source."""
+    """Return a function that runs pytest on a file, beside an installed dispatcher of a given source."""
 
     def run(test, source, clauses):
         folder = PluginFolder(tmp_path / "plugins")
@@ -45,7 +45,7 @@ def test_three_lines_are_the_whole_contract(run_pytest):
 
 
 def test_a_broken_promise_is_a_failed_test(run_pytest):
-    """And says what is wrong."""
+    """The failure says what is wrong."""
     done = run_pytest(THREE_LINES, TOPIC_COUNT.replace("Counter(saved.count)", "Counter()"), "stopped")
     assert done.returncode == 1
     assert "test_contract[goes_on_where_it_stopped] FAILED" in done.stdout
@@ -62,7 +62,7 @@ class TestContract(DispatcherContract):
 
 
 def test_samples_are_the_author_s(run_pytest):
-    """A plugin that wants other messages says so."""
+    """A plugin can supply its own messages."""
     source = counting(("request.topic for request in batch", "{'one': 1}[request.topic] for request in batch"))
     done = run_pytest(OVERRIDDEN, source, "any_batches or truncates")
     assert done.returncode == 0, done.stdout

@@ -9,7 +9,7 @@ from golden_sets import tree_digest
 
 
 def test_the_bundled_store_is_what_the_broker_wrote(golden_read_only, broker_properties, tmp_path):
-    """Not a byte of it was made by us."""
+    """Every byte of it comes from the broker."""
     with as_file(files("reput") / "demo" / "rocketmq_store.tar.gz") as packed, tarfile.open(packed) as archive:
         archive.extractall(tmp_path / "bundle", filter="data")
     golden = golden_read_only("basic-5.3")

@@ -1,4 +1,4 @@
-"""The distribution: what is in the wheel and the sdist, and that each way of installing works."""
+"""The distribution: the content of wheel and sdist, and every way of installing them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(command: list[str | Path], cwd: Path | None = None) -> str:
-    """Run a command that must succeed, and return what it printed."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,7 +60,7 @@ def sdist(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist, tmp_path_factory) -> Path:
-    """The wheel, built from the unpacked sdist as pip does where there is no wheel."""
+    """The wheel, built from the unpacked sdist, like pip does if there is no wheel."""
     source = tmp_path_factory.mktemp("source")
     with tarfile.open(sdist) as archive:
         archive.extractall(source, filter="data")
@@ -69,7 +69,7 @@ def wheel(sdist, tmp_path_factory) -> Path:
 
 
 def source_files(suffixes: tuple[str, ...]) -> set[str]:
-    """Return the files of all packages with one of *suffixes*, as an installed tree names them."""
+    """Return the files of all packages with one of *suffixes*, by their installed names."""
     return {
         str(Path(package, path.relative_to(ROOT / folder)))
         for package, folder in PACKAGES.items()
@@ -88,7 +88,7 @@ def test_the_wheel_holds_every_module_and_its_data(wheel):
 
 
 def test_the_sdist_holds_what_the_tests_need(sdist):
-    """Who packs reput for a system can run its tests."""
+    """Packagers can run the tests."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("tests/conftest.py", "tests/golden/data/basic-5.3.tar.gz", "tox.ini", "LICENSE", "CHANGELOG.md"):
@@ -96,9 +96,9 @@ def test_the_sdist_holds_what_the_tests_need(sdist):
 
 
 def install(what: list[str], directory: Path) -> dict[str, object]:
-    """Install *what* alone into a new environment, and return what a program in it sees of reput."""
+    """Install *what* alone into a new environment, and return reput's state as seen by a program there."""
     venv.create(directory, with_pip=False, symlinks=True)
-    # The dependencies, hatchling among them, are those of this environment, found behind what is installed now.
+    # The dependencies, including hatchling, come from this environment, whose path follows that of the new one.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(directory), "installed_base": str(directory)})
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     python = directory / "bin" / "python"
@@ -118,7 +118,7 @@ def expected_entry_points() -> list[list[str]]:
 
 
 def check(described: dict[str, object], place: Path) -> None:
-    """Hold an installation against pyproject.toml."""
+    """Compare an installation with pyproject.toml."""
     assert described["version"] == reput.__version__
     assert described["entry_points"] == expected_entry_points()
     assert described["typed"] is True
@@ -127,15 +127,15 @@ def check(described: dict[str, object], place: Path) -> None:
 
 
 def test_the_wheel_installs(wheel, tmp_path):
-    """A user's way: `pip install reput`."""
+    """The way of a user: `pip install reput`."""
     check(install([str(wheel)], tmp_path / "venv"), tmp_path / "venv")
 
 
 def test_the_sdist_installs(sdist, tmp_path):
-    """A system packager's way."""
+    """The way of a packager."""
     check(install([str(sdist)], tmp_path / "venv"), tmp_path / "venv")
 
 
 def test_an_editable_install_runs_the_working_tree(tmp_path):
-    """A developer's way: three source roots, one distribution."""
+    """The way of a developer: three source roots, one distribution."""
     check(install(["-e", str(ROOT)], tmp_path / "venv"), ROOT / "core")

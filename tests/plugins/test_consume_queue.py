@@ -1,4 +1,4 @@
-"""The dispatcher `consume_queue`: RocketMQ's bytes, whatever happens on the way."""
+"""The dispatcher `consume_queue`: RocketMQ's bytes, in all circumstances."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulation.simulated_machine import HeldThreads, PromptThreads
 from written_log import WrittenLog
 
 FOLDER = "consumequeue"
-# Five units to a file, so that every boundary is crossed.
+# Five units per file, so that every boundary is crossed.
 SMALL = Settings(mapped_file_size_consume_queue=5 * UNIT_SIZE)
 
 
@@ -38,7 +38,7 @@ def units(data: bytes) -> list[tuple[int, int, int]]:
 
 
 def without_ext_addresses(files: dict[str, bytes]) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the units of all files, with 0 for an address; the plain tags code stands there without ext files."""
+    """Return the units of all files, with 0 for an address, because without ext files they have plain tags codes."""
     return {
         name: [(offset, size, 0 if is_address(tags_code) else tags_code) for offset, size, tags_code in units(data)]
         for name, data in files.items()
@@ -48,7 +48,7 @@ def without_ext_addresses(files: dict[str, bytes]) -> dict[str, list[tuple[int, 
 def run(
     store: Path, root: Path, settings: Settings, batches: Iterator[DispatchBatch], files: Files | None = None
 ) -> dict[str, bytes]:
-    """Build the queues of *store* below *root* from where they are, and return their files."""
+    """Build the queues of *store* below *root* from their current position, and return their files."""
     dispatcher = ConsumeQueueDispatcher(Context("consume_queue", store, root, settings), files)
     dispatcher.start()
     for batch in batches:
@@ -60,7 +60,7 @@ def run(
 
 @pytest.fixture
 def small_log(tmp_path: Path) -> Path:
-    """A log of 40 records in six queues, of which some have many messages and some have one."""
+    """A log of 40 records in six queues, some with many messages and some with one."""
     log = WrittenLog(tmp_path / "small", segment_size=2048)
     chance = random.Random(3)
     for _ in range(40):
@@ -69,7 +69,7 @@ def small_log(tmp_path: Path) -> Path:
 
 
 def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[DispatchBatch]:
-    """Yield the log behind *cursor* in batches of *size* records."""
+    """Yield the log after *cursor* in batches of *size* records."""
     begin = None if cursor is None else cursor.commit_log_offset
     return cut_into_batches(log_batch(store, begin), itertools.repeat(size))
 
@@ -77,7 +77,7 @@ def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[Disp
 @pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_queues_equal_those_of_rocketmq(name, how, golden_read_only, broker_properties, tmp_path):
-    """Built from the log again, each file has the bytes that the broker left, however the log is cut into batches."""
+    """Rebuilt from the log, each file has the broker's bytes, for any division of the log into batches."""
     store = golden_read_only(name) / "store"
     settings = load_settings(broker_properties(name)).settings
     chance = random.Random(name)
@@ -97,7 +97,7 @@ def test_queues_equal_those_of_rocketmq(name, how, golden_read_only, broker_prop
 
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
-    """What was dispatched behind the last flush is taken back at the next start, and comes again."""
+    """Records dispatched after the last flush are undone at the next start, and come again."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     root = tmp_path / "target"
     for stop in itertools.count(1):
@@ -115,20 +115,20 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
 
 
 def flush_beside(dispatcher: ConsumeQueueDispatcher) -> None:
-    """Look at a flush that goes on beside, as the host does between batches."""
+    """Check a flush that runs beside, like the host between batches."""
     if not dispatcher.prepare_flush():
         dispatcher.flush()
 
 
 def finish_beside(dispatcher: ConsumeQueueDispatcher) -> None:
-    """Look at a flush that goes on beside until it is done."""
+    """Check a flush that runs beside until it is done."""
     while dispatcher.prepare_flush():
         pass
 
 
 @pytest.mark.parametrize(("size", "beside"), [(14, False), (6, True)])
 def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
-    """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
+    """Killed in the n-th call, for every n, including torn writes, and restarted: the same bytes."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -154,7 +154,7 @@ def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
-    """Whatever the disk kept of what was not forced, the cursor tells what is sure and the rest comes again."""
+    """Whatever unforced data the disk kept, the cursor marks the safe part and the rest comes again."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     chance = random.Random(seed)
     root = tmp_path / "target"
@@ -178,7 +178,7 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
 
 
 class CountingContext(Context):
-    """Counts the signs of life."""
+    """Counts calls of `alive`."""
 
     alive_count = 0
 
@@ -195,7 +195,7 @@ def many_queues(tmp_path: Path, count: int) -> Path:
 
 
 def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path, monkeypatch):
-    """So no number of new queues is too large for its time limit; a disk that does not answer is."""
+    """So any number of new queues stays within the time limit, unless the disk does not answer."""
     monkeypatch.setattr(files_module, "FORCES_TOGETHER_MAX", 4)
     context = CountingContext("consume_queue", many_queues(tmp_path, 100), tmp_path, SMALL)
     threads = HeldThreads()
@@ -211,11 +211,11 @@ def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path,
     assert not dispatcher.prepare_flush()
     assert context.alive_count == 1
     assert dispatcher.flush() == first.end
-    # So does the start, however many queues there are to look at.
+    # So does the start, however many queues must be read.
     before = context.alive_count
     ConsumeQueueDispatcher(context).start()
     assert context.alive_count >= before + 50
-    # Another one that is waited for says so from its own thread, and one at once from the dispatcher's.
+    # If another thread waits for the flush, that thread reports, and at first the dispatcher's.
     dispatcher.dispatch(second)
     assert dispatcher.prepare_flush()
     dispatcher.await_flush()
@@ -227,7 +227,7 @@ def test_a_large_flush_gives_signs_of_life_as_long_as_the_disk_answers(tmp_path,
 
 
 def test_a_flush_goes_on_beside(tmp_path):
-    """Batches come in between, and the cursor is that of the beginning; a flush that is wanted at once is for all."""
+    """Batches come in between, and the cursor is that of the beginning; a flush on demand covers everything."""
     log = WrittenLog(tmp_path / "log")
     for number in range(120):
         log.append(b"x", queue_id=number % 40, queue_offset=number // 40)
@@ -254,7 +254,7 @@ def test_a_flush_goes_on_beside(tmp_path):
 
 
 def test_a_flush_that_fails_beside_is_told(tmp_path, monkeypatch):
-    """The next look raises it, or the close; nothing counts as durable, and a full disk is waited for."""
+    """The next check raises it, or the close; nothing counts as durable, and a full disk is waited for."""
     log = WrittenLog(tmp_path / "log")
     log.append(b"x")
     dispatcher = ConsumeQueueDispatcher(Context("consume_queue", log.save(), tmp_path, SMALL))
@@ -276,7 +276,7 @@ def test_a_flush_that_fails_beside_is_told(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_pauses_the_view(small_log, tmp_path):
-    """The same batch comes again until there is room, and nothing is written twice or left out."""
+    """The same batch comes again until there is space, and nothing is duplicated or omitted."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     disk = FullDisk(2)
     dispatcher = ConsumeQueueDispatcher(Context("consume_queue", small_log, tmp_path / "target", SMALL), disk)
@@ -297,7 +297,7 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
-    """After `truncate` the queues are as if built from the shorter log, also when killed in the middle of it."""
+    """After `truncate` the queues are as if built from the shorter log, even after a kill in the middle of it."""
     whole = log_batch(small_log)
     offsets = [request.commit_log_offset for request in whole]
     cut_at = offsets[[0, 1, 20, 33, 39][seed]]
@@ -315,7 +315,7 @@ def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
             dispatcher.truncate(cut)
             assert dispatcher.flush() == cut
         except Killed:
-            # A file behind a hole would hide from a RocketMQ that comes next what was in it.
+            # Otherwise a file after a hole would hide its units from RocketMQ.
             for queue in (root / FOLDER).glob("*/*"):
                 begins = sorted(int(path.name) for path in queue.iterdir())
                 assert begins == list(range(0, len(begins) * 5 * UNIT_SIZE, 5 * UNIT_SIZE))
@@ -331,7 +331,7 @@ def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
 
 
 def test_a_trimmed_log_takes_the_files_that_lie_below(small_log, tmp_path):
-    """A file goes when all its records are gone; the last one of a queue stays."""
+    """A file is removed when all its records are gone; the last one of a queue stays."""
     run(small_log, tmp_path, SMALL, batches_from(small_log, None, 7))
     requests = list(log_batch(small_log))
     minimum = requests[30].commit_log_offset
@@ -347,12 +347,12 @@ def test_a_trimmed_log_takes_the_files_that_lie_below(small_log, tmp_path):
         assert int(names[0]) // UNIT_SIZE <= min(
             (r.queue_offset for r in of_queue if r.commit_log_offset >= minimum), default=of_queue[-1].queue_offset
         )
-    # And the next start finds everything in order.
+    # The next start finds everything in order.
     assert ConsumeQueueDispatcher(Context("consume_queue", small_log, tmp_path, SMALL)).start() is not None
 
 
 def test_a_kill_while_files_expire_leaves_them_to_the_next_start(small_log, tmp_path):
-    """The ends without them are on disk before the first one goes."""
+    """The ends without them are on disk before the first one is removed."""
     minimum = list(log_batch(small_log))[30].commit_log_offset
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -371,7 +371,7 @@ def test_a_kill_while_files_expire_leaves_them_to_the_next_start(small_log, tmp_
 
 
 def test_a_deleted_topic_leaves_no_queue(small_log, tmp_path):
-    """Its directories go, also when the process is killed on the way; later messages begin a queue anew."""
+    """Its directories are removed, even if the process is killed meanwhile; later messages begin a new queue."""
     for calls in itertools.count():
         root = tmp_path / str(calls)
         run(small_log, root, SMALL, batches_from(small_log, None, 7))
@@ -392,7 +392,7 @@ def test_a_deleted_topic_leaves_no_queue(small_log, tmp_path):
 
 
 def test_a_queue_that_does_not_begin_with_0_begins_with_pre_blank_units(tmp_path):
-    """As RocketMQ fills them, to the begin of the file that holds the first unit."""
+    """Like RocketMQ fills them, from the begin of the file that holds the first unit."""
     log = WrittenLog(tmp_path / "log")
     log.queue_offsets[b"orders", 0] = 12
     offset = log.append(b"x")
@@ -406,7 +406,7 @@ def test_a_queue_that_does_not_begin_with_0_begins_with_pre_blank_units(tmp_path
 
 
 def test_lost_queue_offsets_get_pre_blank_units(tmp_path):
-    """A hole in the log does not move the messages behind it: each unit stays where its queue offset says."""
+    """A hole in the log does not shift later messages: each unit stays at its queue offset."""
     log = WrittenLog(tmp_path / "log")
     first = log.append(b"x")
     log.queue_offsets[b"orders", 0] = 8
@@ -419,7 +419,7 @@ def test_lost_queue_offsets_get_pre_blank_units(tmp_path):
 
 
 def test_records_that_can_have_no_unit_are_put_aside(tmp_path):
-    """A topic that leads out of the folder, an impossible queue offset: a dead letter each, and the view goes on."""
+    """A topic that leads out of the folder, an impossible queue offset: both are dead letters, the view continues."""
     log = WrittenLog(tmp_path / "log")
     bad = [
         log.append(b"x", topic=b"../escape"),
@@ -444,7 +444,7 @@ def test_records_that_can_have_no_unit_are_put_aside(tmp_path):
 
 
 def test_batch_queues_of_rocketmq_5_are_left_alone(tmp_path):
-    """Records with several messages in one, and all records of a topic that is said to be of that kind, get no unit."""
+    """Records of several messages, and all records of a topic described as of that kind, get no unit."""
     log = WrittenLog(tmp_path / "log")
     for number in range(30):
         log.append(b"x", topic=b"inner", sys_flag=INNER_BATCH_FLAG)
@@ -468,7 +468,7 @@ def test_batch_queues_of_rocketmq_5_are_left_alone(tmp_path):
 
 
 def adopt(store: Path) -> None:
-    """Write what the writer writes when it finds a store that RocketMQ closed cleanly."""
+    """Write the same files as the writer when it finds a store that RocketMQ closed cleanly."""
     identity = StoreIdentity(1, read_store_id(store), {}, adopted_clean=True)
     (store / "reput").mkdir(exist_ok=True)
     (store / "reput" / "store.json").write_bytes(seal(identity))
@@ -476,7 +476,7 @@ def adopt(store: Path) -> None:
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_a_store_that_rocketmq_closed_is_taken_over(name, golden, broker_properties):
-    """Nothing is built again and no byte changes; dispatching goes on behind the last unit of all queues."""
+    """Nothing is rebuilt and no byte changes; dispatching continues after the last unit of all queues."""
     store = golden(name) / "store"
     settings = load_settings(broker_properties(name)).settings
     adopt(store)
@@ -493,7 +493,7 @@ def test_a_store_that_rocketmq_closed_is_taken_over(name, golden, broker_propert
 
 
 def test_stale_units_of_rocketmq_do_not_survive(golden, broker_properties):
-    """RocketMQ cuts a queue without zeroing. What disagrees with the log goes, and its records come again."""
+    """RocketMQ cuts a queue without zeroing. Units that contradict the log are removed, and the records come again."""
     store = golden("basic-5.3") / "store"
     settings = load_settings(broker_properties("basic-5.3")).settings
     adopt(store)
@@ -540,7 +540,7 @@ def test_a_view_that_is_gone_is_built_again(small_log, tmp_path):
 
 
 def test_a_damaged_cursor_has_the_view_built_again(small_log, tmp_path):
-    """Nobody knows how far it reached."""
+    """Its end is unknown."""
     run(small_log, tmp_path, SMALL, batches_from(small_log, None, 20))
     context = Context("consume_queue", small_log, tmp_path, SMALL)
     path = context.directory / "cursor"
@@ -550,7 +550,7 @@ def test_a_damaged_cursor_has_the_view_built_again(small_log, tmp_path):
 
 
 def test_the_plugin_says_what_it_is(small_log, tmp_path):
-    """It reads what is appended, comes after the ext files if they are built, and owns one folder of the store."""
+    """It reads appended records, comes after the ext files if they are built, and owns one folder of the store."""
     described = reput_describe_dispatcher()
     assert (described.reads, described.after, described.after_failed) == ("appended", ("consume_queue_ext",), "proceed")
     assert described.store_folders == (FOLDER,)
@@ -561,7 +561,7 @@ def test_the_plugin_says_what_it_is(small_log, tmp_path):
 
 @pytest.mark.parametrize("begin", [3 * 6000, 10**18, 9 * 10**18])
 def test_a_store_with_a_strange_queue_file_is_built_again(golden, broker_properties, begin):
-    """Its name says that most of the queue is missing; nobody makes a list of that."""
+    """By its name most of the queue is missing; the missing files are not listed."""
     store = golden("basic-5.3") / "store"
     settings = load_settings(broker_properties("basic-5.3")).settings
     adopt(store)

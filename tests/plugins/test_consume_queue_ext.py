@@ -1,4 +1,4 @@
-"""The dispatcher `consume_queue_ext`: RocketMQ's units, and the consume queue that leads to them."""
+"""The dispatcher `consume_queue_ext`: RocketMQ's units, and the consume queue that refers to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ext_of(
     files: Files | None = None,
     threads: Threads | None = None,
 ) -> ConsumeQueueExtDispatcher:
-    """Return the dispatcher of the ext files below *root*; its flushes beside are done at once."""
+    """Return the dispatcher of the ext files below *root*; its parallel flushes are finished at once."""
     context = Context("consume_queue_ext", store, root, settings)
     return ConsumeQueueExtDispatcher(context, files, threads or PromptThreads())
 
@@ -68,7 +68,7 @@ def queues_of(store: Path, root: Path, settings: Settings = SMALL) -> ConsumeQue
 
 
 def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[DispatchBatch]:
-    """Yield the log behind *cursor* in batches of *size* records, with their properties."""
+    """Yield the log after *cursor* in batches of *size* records, with their properties."""
     begin = None if cursor is None else cursor.commit_log_offset
     return cut_into_batches(log_batch(store, begin, needs_properties=True), itertools.repeat(size))
 
@@ -93,7 +93,7 @@ def register(store: Path, expressions: dict[str, str], topic: str = "a") -> None
     path = store / "config" / "consumerFilter.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"filterDataByTopic": {topic: {"groupFilterData": groups, "topic": topic}}}))
-    # Two writings within a tick of the file system's clock are told apart by the inode alone.
+    # Two writes within a tick of the file system's clock differ only in the inode.
     os.utime(path, ns=(register.time_ns, register.time_ns))  # type: ignore[attr-defined]
     register.time_ns += 1_000_000_000  # type: ignore[attr-defined]
 
@@ -103,7 +103,7 @@ register.time_ns = START_MS * 1_000_000  # type: ignore[attr-defined]
 
 @pytest.fixture
 def small_log(tmp_path: Path) -> Path:
-    """A log of 28 records in four queues, with a property that two filters ask for."""
+    """A log of 28 records in four queues, with a property that two filters use."""
     log = WrittenLog(tmp_path / "small", segment_size=4096)
     chance = random.Random(3)
     for number in range(28):
@@ -130,7 +130,7 @@ def run(store: Path, root: Path, size: int = 1 << 30) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("size", [1, 13, 1 << 30])
 def test_units_and_addresses_equal_those_of_rocketmq(size, golden_read_only, broker_properties, tmp_path):
-    """Ext files and consume queues have the bytes that the broker left."""
+    """Ext files and consume queues have the broker's bytes."""
     store = golden_read_only("ext-4.9") / "store"
     settings = load_settings(broker_properties("ext-4.9")).settings
     ext, queues = ext_of(store, tmp_path, settings), queues_of(store, tmp_path, settings)
@@ -168,7 +168,7 @@ def test_the_bits_are_those_of_the_filters_that_match(small_log, tmp_path):
 
 
 def test_without_calculation_there_are_units_without_bits(small_log, tmp_path):
-    """As RocketMQ with ``enableCalcFilterBitMap`` off."""
+    """Like RocketMQ with ``enableCalcFilterBitMap`` off."""
     settings = msgspec.structs.replace(SMALL, enable_calc_filter_bit_map=False)
     dispatcher = ext_of(small_log, tmp_path, settings)
     dispatcher.start()
@@ -179,7 +179,7 @@ def test_without_calculation_there_are_units_without_bits(small_log, tmp_path):
 
 
 def test_new_filters_are_taken_up_and_told(small_log, tmp_path):
-    """Who registers a filter learns from which store time on its bits can be counted on."""
+    """After a registration, the store time from which the filter's bits are reliable is reported."""
     dispatcher = ext_of(small_log, tmp_path)
     dispatcher.start()
     batches = list(batches_from(small_log, None, 20))
@@ -194,13 +194,13 @@ def test_new_filters_are_taken_up_and_told(small_log, tmp_path):
     assert second is not None
     assert second.digest != first.digest
     assert second.store_timestamp == batches[0].end.store_timestamp
-    # A restart with the same filters says nothing new.
+    # A restart with the same filters reports nothing new.
     dispatcher.flush()
     again = ext_of(small_log, tmp_path)
     again.start()
     again.dispatch(DispatchBatch(batches[1].end.commit_log_offset, batches[1].end, []))
     assert read_sealed(told, FiltersInUse) == second
-    # Nor does it fail without the file.
+    # It also works without the file.
     (small_log / "config" / "consumerFilter.json").unlink()
     again.dispatch(DispatchBatch(batches[1].end.commit_log_offset, batches[1].end, []))
     third = read_sealed(told, FiltersInUse)
@@ -210,7 +210,7 @@ def test_new_filters_are_taken_up_and_told(small_log, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
-    """What was dispatched behind the last flush is taken back at the next start, and comes again."""
+    """Records dispatched after the last flush are undone at the next start, and come again."""
     expected = run(small_log, tmp_path / "expected")
     root = tmp_path / "target"
     for stop in itertools.count(1):
@@ -226,13 +226,13 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
 
 
 def flush_beside(dispatcher):
-    """Look at a flush that goes on beside, as the host does between batches."""
+    """Check a flush that runs beside, like the host between batches."""
     if not dispatcher.prepare_flush():
         dispatcher.flush()
 
 
 def test_a_flush_goes_on_beside(small_log, tmp_path):
-    """Batches come in between; the cursor is that of the beginning, and what came later is taken back."""
+    """Batches come in between; the cursor is that of the beginning, and later records are undone."""
     expected = run(small_log, tmp_path / "expected")
     dispatcher = ext_of(small_log, tmp_path / "target", threads=HeldThreads())
     assert not dispatcher.prepare_flush()
@@ -251,7 +251,7 @@ def test_a_flush_goes_on_beside(small_log, tmp_path):
 
 
 def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path, monkeypatch):
-    """Killed in the n-th call, for every n, torn writes included, and started again: the same bytes."""
+    """Killed in the n-th call, for every n, including torn writes, and restarted: the same bytes."""
     small_sidecars(monkeypatch)
     expected = run(small_log, tmp_path / "expected")
     for calls in itertools.count():
@@ -271,7 +271,7 @@ def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
-    """Whatever the disk kept of what was not forced, the cursor tells what is sure and the rest comes again."""
+    """Whatever unforced data the disk kept, the cursor marks the safe part and the rest comes again."""
     small_sidecars(monkeypatch)
     expected = run(small_log, tmp_path / "expected")
     chance = random.Random(seed)
@@ -291,7 +291,7 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_pauses_the_view(small_log, tmp_path):
-    """The same batch comes again until there is room, and no unit is put twice."""
+    """The same batch comes again until there is space, and no unit is duplicated."""
     expected = run(small_log, tmp_path / "expected")
     disk = FullDisk(1)
     dispatcher = ext_of(small_log, tmp_path / "target", files=disk)
@@ -311,7 +311,7 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 1, 17, 27])
 def test_a_cut_history_is_forgotten(kept, small_log, tmp_path):
-    """After `truncate` the files are as if built from the shorter log, also when killed in the middle of it."""
+    """After `truncate` the files are as if built from the shorter log, even after a kill in the middle of it."""
     whole = log_batch(small_log, needs_properties=True)
     cut_at = [request.commit_log_offset for request in whole][kept]
     cut = Cursor(whole.end.store_id, 2, cut_at, 0)
@@ -341,7 +341,7 @@ def test_a_cut_history_is_forgotten(kept, small_log, tmp_path):
 
 
 def test_what_expires_and_what_is_deleted_goes(small_log, tmp_path):
-    """Files without a unit of a record that is left; all files of a topic. The next start finds the rest in order."""
+    """Files without units of existing records; all files of a topic. The next start finds the rest in order."""
     run(small_log, tmp_path)
     requests = list(log_batch(small_log))
     minimum = requests[20].commit_log_offset
@@ -353,19 +353,19 @@ def test_what_expires_and_what_is_deleted_goes(small_log, tmp_path):
     after = view_bytes(tmp_path / FOLDER)
     assert {Path(name).parts[0] for name in after} == {"a"}
     assert after.items() <= before.items()
-    # The sidecar goes file by file, too, and its files are large: the first file that it knows of stays.
+    # The sidecar is also removed by files, which are large: the first file that it knows stays.
     assert ext_of(small_log, tmp_path).start() is not None
 
 
 def adopt(store: Path) -> None:
-    """Write what the writer writes when it finds a store that RocketMQ closed cleanly."""
+    """Write the same files as the writer when it finds a store that RocketMQ closed cleanly."""
     identity = StoreIdentity(1, read_store_id(store), {}, adopted_clean=True)
     (store / "reput").mkdir(exist_ok=True)
     (store / "reput" / "store.json").write_bytes(seal(identity))
 
 
 def test_a_store_that_rocketmq_closed_is_taken_over(golden, broker_properties):
-    """No byte changes, and both views go on behind what is there."""
+    """No byte changes, and both views continue after the existing entries."""
     store = golden("ext-4.9") / "store"
     settings = load_settings(broker_properties("ext-4.9")).settings
     adopt(store)
@@ -384,7 +384,7 @@ def test_a_store_that_rocketmq_closed_is_taken_over(golden, broker_properties):
 
 
 def begun_queues(small_log, tmp_path):
-    """Return queues that have the first batch, as the ext files have; and the log's batches."""
+    """Return queues that have the first batch, like the ext files, and the log's batches."""
     ext, queues = ext_of(small_log, tmp_path), queues_of(small_log, tmp_path)
     ext.start()
     queues.start()
@@ -395,7 +395,7 @@ def begun_queues(small_log, tmp_path):
 
 
 def test_queues_are_made_anew_with_the_ext_files(small_log, tmp_path):
-    """Addresses lead into one making of the ext files; into another they would lead to other units."""
+    """Addresses belong to one generation of the ext files; in another they would lead to other units."""
     queues, batches = begun_queues(small_log, tmp_path)
     units = UNIT.iter_unpack((tmp_path / QUEUES / "a" / "0" / ("0" * 20)).read_bytes())
     assert is_address(next(units)[2])
@@ -423,8 +423,8 @@ def units_by_record(root: Path) -> dict[int, int]:
 
 
 def test_queues_that_the_log_cannot_give_again_are_kept(small_log, tmp_path):
-    """Readers would lose what lies behind the damage. It is told of; what is new has plain tags codes; and when the
-    damage is accepted, the queues are made anew."""
+    """Readers would lose the messages after the damage. This is reported; new units have plain tags codes; and when the
+    damage is accepted, the queues are rebuilt."""
     store = small_log
     batches = list(batches_from(store, None, 9))
     ext, queues = ext_of(store, tmp_path), queues_of(store, tmp_path)
@@ -453,8 +453,8 @@ def test_queues_that_the_log_cannot_give_again_are_kept(small_log, tmp_path):
 
 
 def test_a_program_that_ends_before_damage_leaves_readers_what_lies_behind(tmp_path):
-    """The ext files are lost, and cannot be built again beyond the damage: with their dispatcher stopped, the queues
-    take in what is new, and lose nothing."""
+    """The ext files are lost, and cannot be rebuilt beyond the damage: with their dispatcher stopped, the queues take
+    in new records, and lose nothing."""
     views = {"mode": "inline", "dispatchers": ("consume_queue_ext", "consume_queue")}
     small = {"mapped_file_size_commit_log": 4096, "enable_consume_queue_ext": True, "dispatcher_flush_interval": 10}
     with reput.open(tmp_path, **views, **small) as store:
@@ -471,7 +471,7 @@ def test_a_program_that_ends_before_damage_leaves_readers_what_lies_behind(tmp_p
 
 
 def test_a_damaged_name_of_the_ext_files_is_another_name(small_log, tmp_path):
-    """The queues are built again, and know the ext files by it from then on; nobody dies of it."""
+    """The queues are rebuilt, and use the new name from then on; no dispatcher fails."""
     queues, batches = begun_queues(small_log, tmp_path)
     generation = tmp_path / "reput" / "views" / "consume_queue_ext" / "generation"
     generation.write_bytes(b"\xb0" + generation.read_bytes())
@@ -485,7 +485,7 @@ def test_a_damaged_name_of_the_ext_files_is_another_name(small_log, tmp_path):
 
 
 def test_without_ext_units_the_queue_has_the_tags_code(small_log, tmp_path):
-    """The ext dispatcher may be paused or behind: a plain tags code makes filters look at the record."""
+    """The ext dispatcher may be paused or lag: a plain tags code makes filters check the record."""
     ext, queues = ext_of(small_log, tmp_path), queues_of(small_log, tmp_path)
     ext.start()
     queues.start()
@@ -502,7 +502,7 @@ def test_without_ext_units_the_queue_has_the_tags_code(small_log, tmp_path):
 
 @pytest.mark.parametrize("lost", ["files", "cursor"])
 def test_a_view_that_is_gone_is_built_again(lost, small_log, tmp_path):
-    """A cursor without its files, or a damaged one, is found out at the start."""
+    """A cursor without its files, or a damaged one, is detected at the start."""
     run(small_log, tmp_path)
     if lost == "files":
         (tmp_path / FOLDER).rename(tmp_path / "gone")
@@ -514,7 +514,7 @@ def test_a_view_that_is_gone_is_built_again(lost, small_log, tmp_path):
 
 
 def test_the_plugin_says_what_it_is(small_log, tmp_path):
-    """It needs the properties that filters ask for."""
+    """It needs the properties that filters use."""
     described = reput_describe_dispatcher()
     assert (described.reads, described.needs_properties, described.store_folders) == ("appended", True, (FOLDER,))
     create: Callable[..., object] = reput_create_dispatcher

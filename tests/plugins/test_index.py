@@ -1,4 +1,4 @@
-"""The dispatcher `index`: RocketMQ's bytes, whatever happens on the way."""
+"""The dispatcher `index`: RocketMQ's bytes, in all circumstances."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from simulation.simulated_machine import HeldThreads, PromptThreads
 from written_log import WrittenLog
 
 FOLDER = "index"
-# Few slots make long chains, few entries make many files, which end inside of records.
+# Few slots make long chains, few entries make many files, which end within records.
 SMALL = Settings(max_hash_slot_num=7, max_index_num=23, index_tags=True)
 
 
 def index_bytes(root: Path) -> list[bytes]:
-    """Return the files in the order of their names, which nobody can foresee."""
+    """Return the files in the order of their names, which are not predictable."""
     return list(view_bytes(root / FOLDER).values())
 
 
@@ -42,7 +42,7 @@ def index_names(root: Path) -> list[str]:
 def run(
     store: Path, root: Path, settings: Settings, batches: Iterator[DispatchBatch], files: Files | None = None
 ) -> list[bytes]:
-    """Build the index of *store* below *root* from where it is, and return its files."""
+    """Build the index of *store* below *root* from its current position, and return its files."""
     dispatcher = IndexDispatcher(Context("index", store, root, settings), files)
     dispatcher.start()
     for batch in batches:
@@ -53,7 +53,7 @@ def run(
 
 
 def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[DispatchBatch]:
-    """Yield the log behind *cursor* in batches of *size* records."""
+    """Yield the log after *cursor* in batches of *size* records."""
     begin = None if cursor is None else cursor.commit_log_offset
     return cut_into_batches(log_batch(store, begin), itertools.repeat(size))
 
@@ -62,7 +62,7 @@ def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[Disp
 def settings_of(
     golden_read_only: Callable[[str], Path], broker_properties: Callable[[str], Path]
 ) -> Callable[..., Settings]:
-    """Return the settings under which a golden set is opened; *base*: others than those of its broker."""
+    """Return the settings with which a golden set is opened; *base*: instead of those of its broker."""
 
     def read(name: str, base: Settings | None = None) -> Settings:
         settings = base or load_settings(broker_properties(name)).settings
@@ -75,7 +75,7 @@ def settings_of(
 
 @pytest.fixture
 def small_log(tmp_path: Path) -> Path:
-    """A log of 60 records with none to seven keys each, rolled back and prepared ones among them."""
+    """A log of 60 records with none to seven keys each, including rolled-back and prepared ones."""
     log = WrittenLog(tmp_path / "small", segment_size=4096)
     chance = random.Random(5)
     for number in range(60):
@@ -94,7 +94,7 @@ def small_log(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, settings_of, tmp_path):
-    """Built from the log again, each file has the bytes that the broker left, however the log is cut into batches."""
+    """Rebuilt from the log, each file has the broker's bytes, for any division of the log into batches."""
     store = golden_read_only(name) / "store"
     settings = settings_of(name)
     chance = random.Random(name)
@@ -109,7 +109,7 @@ def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, settings
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20])
 def test_batches_of_any_size_make_the_same_files(size, small_log, tmp_path):
-    """Key by key or thousands at a time, with a file's end inside of a record or behind one without keys."""
+    """Key by key or thousands at a time, with a file's end within a record or after one without keys."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     assert len(expected) > 3
     assert run(small_log, tmp_path / "target", SMALL, batches_from(small_log, None, size)) == expected
@@ -117,7 +117,7 @@ def test_batches_of_any_size_make_the_same_files(size, small_log, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
-    """What was dispatched behind the last flush is taken back at the next start, and comes again."""
+    """Records dispatched after the last flush are undone at the next start, and come again."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     root = tmp_path / "target"
     for stop in itertools.count(1):
@@ -135,13 +135,13 @@ def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
 
 
 def flush_beside(dispatcher: IndexDispatcher) -> None:
-    """Look at a flush that goes on beside, as the host does between batches."""
+    """Check a flush that runs beside, like the host between batches."""
     if not dispatcher.prepare_flush():
         dispatcher.flush()
 
 
 def test_a_flush_goes_on_beside(small_log, tmp_path):
-    """Batches come in between and fill files; the cursor is that of the beginning; what came later is taken back."""
+    """Batches come in between and fill files; the cursor is that of the beginning; later records are undone."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     context = Context("index", small_log, tmp_path / "target", SMALL)
     dispatcher = IndexDispatcher(context, threads=HeldThreads())
@@ -172,7 +172,7 @@ def test_a_flush_goes_on_beside(small_log, tmp_path):
 
 @pytest.mark.parametrize(("size", "beside"), [(4, True), (25, False)])
 def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
-    """Killed in the n-th call, for every n, and started again: the same bytes."""
+    """Killed in the n-th call, for every n, and restarted: the same bytes."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -198,7 +198,7 @@ def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
-    """Slots and entries may be as they were at any time since the last force: the entries that are sure are enough."""
+    """Slots and entries may be from any time since the last force: the safe entries suffice."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     chance = random.Random(seed)
     root = tmp_path / "target"
@@ -223,7 +223,7 @@ def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_kill_between_any_two_words_loses_nothing(seed, small_log, tmp_path):
-    """Of what was written since the last flush, any word may have come through and any other not."""
+    """Any of the words written since the last flush may have reached the disk, and any other not."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     chance = random.Random(seed)
     root = tmp_path / "target"
@@ -251,7 +251,7 @@ def test_a_kill_between_any_two_words_loses_nothing(seed, small_log, tmp_path):
 
 
 def test_a_full_disk_pauses_the_view(small_log, tmp_path):
-    """Room is made before anything changes: the same batch comes again, and nothing is indexed twice or left out."""
+    """Space is reserved before anything changes: the same batch comes again, and nothing is duplicated or omitted."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))
     disk = FullDisk(1)
     root = tmp_path / "target"
@@ -275,7 +275,7 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
-    """After `truncate` and the same records again the bytes are the same, also when killed in the middle of it."""
+    """After `truncate` and the same records the bytes are the same, even after a kill in the middle of it."""
     whole = log_batch(small_log)
     cut_at = [request.commit_log_offset for request in whole][[0, 1, 20, 33, 50, 59][seed]]
     expected = run(small_log, tmp_path / "expected", SMALL, iter([whole]))
@@ -292,7 +292,7 @@ def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
             dispatcher.truncate(cut)
             assert dispatcher.flush() == cut
         except Killed:
-            # A file behind a hole would hide from a RocketMQ that comes next what was in it.
+            # Otherwise a file after a hole would hide its entries from RocketMQ.
             assert index_names(root) == before[: len(index_names(root))]
             dispatcher = IndexDispatcher(context)
             cursor = dispatcher.start()
@@ -310,7 +310,7 @@ def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
 
 
 def test_a_cut_index_is_as_if_built_from_the_shorter_log(small_log, tmp_path):
-    """Header, slots and entries; a file of which nothing is left is gone until the next record."""
+    """Header, slots and entries; a file without entries is removed until the next record."""
     requests = list(log_batch(small_log))
     for request in requests[1:]:
         cut_at = request.commit_log_offset
@@ -328,7 +328,7 @@ def test_a_cut_index_is_as_if_built_from_the_shorter_log(small_log, tmp_path):
 
 
 def test_a_trimmed_log_takes_the_files_that_lie_below(small_log, tmp_path):
-    """A file goes when its last record is gone, never the newest; a kill in between leaves it to the next start."""
+    """A file is removed with its last record, never the newest one; after a kill in between, at the next start."""
     minimum = list(log_batch(small_log))[45].commit_log_offset
     for calls in itertools.count():
         root = tmp_path / str(calls)
@@ -351,7 +351,7 @@ def test_a_trimmed_log_takes_the_files_that_lie_below(small_log, tmp_path):
 
 
 def adopt(store: Path) -> None:
-    """Write what the writer writes when it finds a store that RocketMQ closed cleanly."""
+    """Write the same files as the writer when it finds a store that RocketMQ closed cleanly."""
     identity = StoreIdentity(1, read_store_id(store), {}, adopted_clean=True)
     (store / "reput").mkdir(exist_ok=True)
     (store / "reput" / "store.json").write_bytes(seal(identity))
@@ -360,7 +360,7 @@ def adopt(store: Path) -> None:
 @pytest.mark.parametrize("configured", [True, False])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, settings_of):
-    """Nothing is built again and no byte changes, also where nobody tells how many slots the files have."""
+    """Nothing is rebuilt and no byte changes, even if the number of slots is not configured."""
     store = golden(name) / "store"
     settings = settings_of(name) if configured else settings_of(name, Settings())
     adopt(store)
@@ -378,7 +378,7 @@ def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, se
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "basic-5.5"])
 def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, settings_of):
-    """It drops its partial file and goes on with a later record; the index is taken over up to that hole."""
+    """RocketMQ drops its partial file and continues with a later record; the index is adopted up to that hole."""
     store = golden(name) / "store"
     settings = settings_of(name)
     adopt(store)
@@ -397,7 +397,7 @@ def test_keys_that_a_killed_rocketmq_lost_come_back(name, golden, settings_of):
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "basic-5.5", "batch-4.9"])
 def test_the_newest_file_comes_again_when_it_is_gone(name, golden, settings_of):
-    """Keys of the last record in a full file may have stood in the next one."""
+    """Keys of the last record in a full file may have been in the next one."""
     store = golden(name) / "store"
     settings = settings_of(name)
     adopt(store)
@@ -411,7 +411,7 @@ def test_the_newest_file_comes_again_when_it_is_gone(name, golden, settings_of):
 
 
 def test_a_last_file_that_is_not_whole_is_built_again(golden, settings_of):
-    """RocketMQ 4.9 leaves forcing it to the system, so a machine may have lost pages of it after a clean end."""
+    """RocketMQ 4.9 leaves forcing it to the system, so pages may be lost even after a clean end."""
     store = golden("basic-4.9") / "store"
     settings = settings_of("basic-4.9")
     adopt(store)
@@ -438,7 +438,7 @@ def test_an_index_of_a_killed_rocketmq_is_built_again(golden):
 
 
 def test_a_view_that_is_gone_is_built_again(small_log, tmp_path):
-    """A cursor without its files, or with an older copy of them, is found out at the start."""
+    """A cursor without its files, or with an older copy of them, is detected at the start."""
     run(small_log, tmp_path, SMALL, batches_from(small_log, None, 20))
     context = Context("index", small_log, tmp_path, SMALL)
     last = max((tmp_path / FOLDER).iterdir())
@@ -452,7 +452,7 @@ def test_a_view_that_is_gone_is_built_again(small_log, tmp_path):
 
 
 class StoppedClock(Clock):
-    """A clock that stands still, until somebody turns it."""
+    """A clock that only moves manually."""
 
     def __init__(self, now_ms: int) -> None:
         self.time_ms = now_ms
@@ -462,7 +462,7 @@ class StoppedClock(Clock):
 
 
 def test_files_are_named_in_their_order_whatever_the_clock_does(small_log, tmp_path):
-    """Names are what orders them: at least 1 ms apart, and never back."""
+    """Names determine the order: they are at least 1 ms apart, and never go back."""
     clock = StoppedClock(1_700_000_000_999)
     dispatcher = IndexDispatcher(Context("index", small_log, tmp_path, SMALL), clock=clock)
     dispatcher.start()
@@ -478,14 +478,14 @@ def test_files_are_named_in_their_order_whatever_the_clock_does(small_log, tmp_p
 
 
 def test_a_name_that_is_no_time_is_followed_too():
-    """RocketMQ takes any number for the name of an index file."""
+    """RocketMQ accepts any number as the name of an index file."""
     assert next_name("99999999999999999", 0) == "100000000000000000"
     assert next_name("20261121102843999", 0) == "20261121102844000"
     assert next_name("20261231235959999", 0) == "20270101000000000"
 
 
 def test_the_plugin_says_what_it_is(small_log, tmp_path):
-    """It reads what is appended, and owns one folder of the store."""
+    """It reads appended records, and owns one folder of the store."""
     described = reput_describe_dispatcher()
     assert (described.reads, described.after, described.store_folders) == ("appended", (), (FOLDER,))
     assert isinstance(reput_create_dispatcher(Context("index", small_log, tmp_path, SMALL)), IndexDispatcher)

@@ -388,7 +388,7 @@ class Simulation:
             data = segment[at % SEGMENT_SIZE : at % SEGMENT_SIZE + size]
             record = decode_record(data)
             if not self.maybe_stored:
-                raise Violation(f"a record that nobody put: commit_log_offset={at}")
+                raise Violation(f"a record that was never put: commit_log_offset={at}")
             message = self.maybe_stored.pop(0)
             queue_offset = self.expected.next_queue_offset(message.topic, message.queue_id)
             if (record.topic, record.queue_id, record.body, record.queue_offset) != (

@@ -43,7 +43,7 @@ def test_rows_equal_the_table_for_any_split_size(
     golden_read_only: Callable[[str], Path],
     golden_listing: Callable[[str], list[dict[str, Any]]],
 ):
-    """Every record of every store that RocketMQ closed is a row; offset message ids are RocketMQ's."""
+    """Every record of every store that RocketMQ closed is a row; offset message ids are those of RocketMQ."""
     store = golden_read_only(name) / "store"
     expected = reput.table.read(store, decompress=False)
     for split_bytes in ("20k", "64m"):

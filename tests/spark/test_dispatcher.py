@@ -282,7 +282,7 @@ def exporter(store: Any) -> Any:
 @pytest.mark.processes
 @pytest.mark.slow
 def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path):
-    """``kill -9`` of the JVM, of workers, of the committer and of the dispatcher: missing 0, twice 0, unreadable 0."""
+    """``kill -9`` of the JVM, workers, the committer and the dispatcher: 0 missing, 0 duplicate, 0 unreadable."""
     times = random.Random(6)
     configuration = tmp_path / "reput.toml"
     configuration.write_text(

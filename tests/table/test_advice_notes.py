@@ -1,4 +1,4 @@
-"""Errors that are handed on as text keep their sentence and their advice."""
+"""Errors passed on as text keep their message and their advice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reput.table.advice_notes import advice_noted, error_in
 
 @advice_noted()
 def refuse(error: ReputError) -> None:
-    """Raise *error*, as a worker does."""
+    """Raise *error*, like a worker."""
     raise error
 
 
 def text_of(error: ReputError) -> str:
-    """Return the traceback of *error*, with what was raised because of it behind it."""
+    """Return the traceback of *error*, followed by the exception that it caused."""
     try:
         try:
             with advice_noted():
@@ -35,7 +35,7 @@ def text_of(error: ReputError) -> str:
     ids=["own", "of the class"],
 )
 def test_an_error_is_found_in_the_text_that_others_hand_on(error: ReputError):
-    """Of the same class, with the same sentence, and with the advice that it had where it was raised."""
+    """With the same class, message and advice as where it was raised."""
     text = text_of(error)
     found = error_in(text)
     assert found is not None
@@ -44,5 +44,5 @@ def test_an_error_is_found_in_the_text_that_others_hand_on(error: ReputError):
 
 
 def test_text_that_tells_of_no_error_of_ours_gives_none():
-    """Whatever it says."""
+    """Whatever the text."""
     assert error_in("reput.errors.Unheard: of\nValueError: no") is None

@@ -1,4 +1,4 @@
-"""Topics and queue offsets that a reader names and the store does not have."""
+"""Topics and queue offsets that a reader requests and the store does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from written_log import WrittenLog
 
 
 def filled_log(store: Path) -> WrittenLog:
-    """Return a log of several segments: orders and payments in turn, and one refund at the beginning."""
+    """Return a log of several segments: orders and payments alternately, and one refund at the beginning."""
     log = WrittenLog(store)
     log.append(b"x" * 90, topic=b"refunds")
     for number in range(60):
@@ -30,7 +30,7 @@ def asking(store: Path, topic: str, begin: int, **options: object) -> LogTable:
 
 
 def test_a_misspelled_topic_is_named_with_the_nearest(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """A read of it would be empty without a word; a table that takes losses is only warned."""
+    """Reading it would silently return nothing; a table that accepts losses only warns."""
     log = filled_log(tmp_path)
     require_topics(LogTable(log.store), ["orders", "payments"])
     with pytest.raises(ConfigError, match="no such topic: topic=ordrs nearest=orders store=") as raised:
@@ -42,7 +42,7 @@ def test_a_misspelled_topic_is_named_with_the_nearest(tmp_path: Path, caplog: py
 
 
 def test_a_topic_that_is_described_or_has_a_queue_is_there(tmp_path: Path):
-    """Its first message may be yet to come, or its last be gone."""
+    """Its first message may come later, or its last one may be gone."""
     log = filled_log(tmp_path)
     (log.store / "consumequeue" / "queued" / "0").mkdir(parents=True)
     (log.store / "config").mkdir()
@@ -53,7 +53,7 @@ def test_a_topic_that_is_described_or_has_a_queue_is_there(tmp_path: Path):
 
 
 def test_topics_are_asked_for_alone_or_with_a_queue():
-    """A pattern asks for whatever there will be."""
+    """A pattern selects whatever topics there will be."""
     options = table_options(
         topics=frozenset(["a"]), queues=frozenset([("b", 1)]), queue_ranges={("c", 0): QueueRange(5)}
     )
@@ -62,7 +62,7 @@ def test_topics_are_asked_for_alone_or_with_a_queue():
 
 
 def test_queue_offsets_that_retention_took_are_an_error(tmp_path: Path):
-    """The error names the queue and the first offset that is left; the rest can be read where losses are taken."""
+    """The error has the queue and its first offset; the rest can be read if losses are accepted."""
     log = filled_log(tmp_path)
     (log.store / "commitlog" / f"{0:020d}").unlink()
     first = sum(at < 4096 for at in log.offsets[1::2])
@@ -75,7 +75,7 @@ def test_queue_offsets_that_retention_took_are_an_error(tmp_path: Path):
 
 
 def test_a_queue_that_was_read_to_its_end_may_lose_all_its_records(tmp_path: Path):
-    """What reput counted shows that nothing behind the asked offset was taken."""
+    """reput's counts show that nothing after the requested offset was removed."""
     with reput.open(tmp_path, dispatchers=[], mode="inline", mapped_file_size_commit_log=4096) as store:
         store.put_batch([reput.Message("quiet", b"x" * 100) for _ in range(3)])
         store.put_batch([reput.Message("orders", b"x" * 100) for _ in range(60)])
@@ -86,7 +86,7 @@ def test_a_queue_that_was_read_to_its_end_may_lose_all_its_records(tmp_path: Pat
 
 
 def test_a_whole_log_has_lost_nothing(tmp_path: Path):
-    """An offset that is yet to come, or a queue without a message, is no loss."""
+    """A future offset, or a queue without messages, is not a loss."""
     log = filled_log(tmp_path)
     require_queue_offsets(asking(log.store, "orders", 3))
     require_queue_offsets(asking(log.store, "orders", 1000))

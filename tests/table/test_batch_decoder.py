@@ -1,4 +1,4 @@
-"""Rows equal what the plain decoder makes of the same bytes, for everything that a record can be."""
+"""Rows equal the plain decoder's result for the same bytes, for all kinds of records."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def expected_rows(log: WrittenLog) -> list[dict[str, Any]]:
-    """Return the rows by way of the plain decoder."""
+    """Return the rows of the plain decoder."""
     return [row_of_record(decode_record(log.data, at - log.begin)) for at in log.offsets]
 
 
 def read_until(log: WrittenLog, batch_rows: int) -> pa.Table:
-    """Return the rows, bodies as stored, up to where the log was written: times and offsets may be anything."""
+    """Return the rows, bodies as stored, up to the end of the written log: times and offsets may be arbitrary."""
     table = LogTable(log.save(), table_options(decompress=False, batch_rows=batch_rows))
     return pa.Table.from_batches(table.batches(0, log.end), table.schema)
 
@@ -80,7 +80,7 @@ def test_rows_equal_the_plain_decoder(records: list[dict[str, Any]], batch_rows:
 
 @pytest.mark.parametrize("size", [0, 1, 32_767, 4 << 20])
 def test_bodies_and_properties_of_extreme_sizes(tmp_path: Path, size: int):
-    """Empty ones, the longest properties, and a body of the size that RocketMQ allows by default."""
+    """Empty ones, the longest properties, and a body of RocketMQ's default maximum."""
     log = WrittenLog(tmp_path, segment_size=16 << 20)
     log.append(b"x" * size, properties=(b"p\x01" + b"v" * 32_767)[: min(size, 32_767)])
     log.append(b"", properties=b"")
@@ -90,7 +90,7 @@ def test_bodies_and_properties_of_extreme_sizes(tmp_path: Path, size: int):
 
 
 def test_bodies_that_unpack_to_much_come_in_several_batches(tmp_path: Path):
-    """A batch is bounded by what its bodies unpack to, so that a few packed MiB do not fill the memory."""
+    """A batch is limited by the decompressed size of its bodies, so that compressed ones do not fill the memory."""
     log = WrittenLog(tmp_path, segment_size=1 << 20)
     bodies = [bytes([number]) * (30 << 20) for number in range(5)]
     for body in bodies:
@@ -101,7 +101,7 @@ def test_bodies_that_unpack_to_much_come_in_several_batches(tmp_path: Path):
 
 
 def test_a_property_without_a_value_is_none_as_in_rocketmq(tmp_path: Path):
-    """No column has it, as no filter has: tags and keys are null, the message id is the store's."""
+    """No column has it, and no filter: tags and keys are null, the message id is the store's."""
     log = WrittenLog(tmp_path)
     log.append(properties=b"TAGS\x01\x02KEYS\x01\x02UNIQ_KEY\x01\x02p\x01\x02q\x01\x01\x02p\x01x\x02p\x01")
     (row,) = reput.table.read(log.save()).to_pylist()
@@ -113,7 +113,7 @@ def test_a_property_without_a_value_is_none_as_in_rocketmq(tmp_path: Path):
 
 
 def test_properties_as_json_and_as_stored(tmp_path: Path):
-    """Properties come as a map, as one JSON object, or as the string that lies in the log."""
+    """Properties come as a map, as one JSON object, or as the stored string."""
     log = WrittenLog(tmp_path)
     log.append(properties=b"a\x011\x02b\x01\x02a\x012\x02a\x01\x02c\x01=\x01x")
     store = log.save()
@@ -125,7 +125,7 @@ def test_properties_as_json_and_as_stored(tmp_path: Path):
 
 
 def test_rows_of_kafkas_schema(tmp_path: Path):
-    """With ``schema_mode="kafka"`` columns are those of Spark's Kafka source."""
+    """With ``schema_mode="kafka"`` the columns are those of Spark's Kafka source."""
     log = WrittenLog(tmp_path)
     log.append(b"one", queue_id=3, properties=b"KEYS\x01k1 k2\x02x\x01y\x02", store_timestamp=5, born_timestamp=4)
     log.append(b"two", queue_id=3, properties=b"", store_timestamp=7, born_timestamp=6)
@@ -159,7 +159,7 @@ def test_rows_of_kafkas_schema(tmp_path: Path):
 
 
 def test_columns_are_those_asked_for_in_that_order(tmp_path: Path):
-    """A projection keeps the order of its names, and an unknown name is refused with the known ones."""
+    """A projection keeps the order of its names; an unknown name is refused, with the known ones."""
     log = WrittenLog(tmp_path)
     log.append()
     store = log.save()
@@ -170,7 +170,7 @@ def test_columns_are_those_asked_for_in_that_order(tmp_path: Path):
 
 
 def test_an_unknown_option_and_a_wrong_value_are_refused(tmp_path: Path):
-    """Options are checked before anything is read; the sentence names the one that is wrong."""
+    """Options are checked before anything is read; the error names the wrong one."""
     with pytest.raises(ConfigError, match="option=topc options=batch_bytes,"):
         reput.table.read(tmp_path, topc=["a"])
     with pytest.raises(ConfigError, match="verify_crc"):

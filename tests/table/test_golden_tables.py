@@ -1,4 +1,4 @@
-"""The rows of every golden store, beside what RocketMQ's own decoder listed."""
+"""The rows of every golden store, compared with the listing of RocketMQ's own decoder."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_rows_equal_rocketmqs_listing(name: str, golden_read_only: Callable[[str], Path], golden_listing: Listing):
-    """Every record of every store that RocketMQ closed is a row, in order, equal in every field."""
+    """Every record of every store that RocketMQ closed is a row, in order, with equal fields."""
     table = reput.table.read(golden_read_only(name) / "store", decompress=False)
     assert rows_of(table) == [row_of_line(line) for line in golden_listing(name)]
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_any_split_size_gives_the_same_rows(name: str, golden_read_only: Callable[[str], Path]):
-    """Splits lie one behind the other, and what they hold together is the whole log."""
+    """Splits are consecutive, and together they are the whole log."""
     store = golden_read_only(name) / "store"
     whole = reput.table.read(store, decompress=False)
     log = LogTable(store, AS_STORED)
@@ -55,7 +55,7 @@ def test_any_split_size_gives_the_same_rows(name: str, golden_read_only: Callabl
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_any_batch_size_gives_the_same_rows(name: str, golden_read_only: Callable[[str], Path]):
-    """How many rows a batch has changes nothing but that."""
+    """The number of rows per batch has no other effect."""
     store = golden_read_only(name) / "store"
     whole = reput.table.read(store, decompress=False)
     for rows, size in ((1, 1), (7, 5000), (4096, 100_000)):
@@ -63,7 +63,7 @@ def test_any_batch_size_gives_the_same_rows(name: str, golden_read_only: Callabl
 
 
 def test_bodies_are_unpacked(golden_read_only: Callable[[str], Path], golden_listing: Listing):
-    """Bodies that a client packed with zlib, LZ4 or zstd come out as they went in."""
+    """Bodies that a client compressed with zlib, LZ4 or zstd are decompressed."""
     store = golden_read_only("basic-5.3") / "store"
     packed = {line["sysFlag"] >> 8 & 7 for line in golden_listing("basic-5.3") if line["sysFlag"] & 1}
     assert packed >= {1, 2, 3}
@@ -79,7 +79,7 @@ def test_bodies_are_unpacked(golden_read_only: Callable[[str], Path], golden_lis
 def test_a_body_that_only_claims_to_be_packed_stays_as_stored(
     golden_read_only: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ):
-    """A sender may set the flag without packing: the bytes are kept, and the reader is told how many there are."""
+    """A sender may set the flag without compressing: the bytes are kept, and a warning has their number."""
     store = golden_read_only("direct-4.9") / "store"
     assert reput.table.read(store)["body"].equals(reput.table.read(store, decompress=False)["body"])
     assert "bodies are not compressed as their flags say" in caplog.text
@@ -89,7 +89,7 @@ def test_a_body_that_only_claims_to_be_packed_stays_as_stored(
 def test_a_killed_brokers_log_ends_at_the_last_whole_record(
     part: str, golden_read_only: Callable[[str], Path], golden_listing: Listing, golden_about: Callable[[str], Any]
 ):
-    """Of a store that was killed the rows are those that recovery keeps; a record torn in its properties is not one."""
+    """The rows of a killed store are those that recovery keeps; a record torn in its properties is not one."""
     lines = golden_listing("crash-5.3" if part != "soft-before" else f"crash-5.3/{part}")
     kept = golden_about("crash-5.3")["parts"][part]["maxOffsetOfRealStore"]
     expected = [line["physicalOffset"] for line in lines if line["physicalOffset"] < kept]
@@ -103,7 +103,7 @@ def test_a_killed_brokers_log_ends_at_the_last_whole_record(
 def test_a_log_without_its_oldest_segments_begins_later(
     part: str, golden_read_only: Callable[[str], Path], golden_listing: Listing, golden_about: Callable[[str], Any]
 ):
-    """A broker deletes its oldest segments; the rows begin with the first that is left."""
+    """A broker deletes its oldest segments; the rows begin with the first remaining record."""
     table = reput.table.read(golden_read_only("aged-4.9") / part / "store", columns=["commitLogOffset"])
     count = golden_about("aged-4.9")["parts"][part]["listing"]["records"]
     expected = [line["physicalOffset"] for line in golden_listing("aged-4.9")][:count]
@@ -113,7 +113,7 @@ def test_a_log_without_its_oldest_segments_begins_later(
 def test_a_flipped_bit_in_a_body_of_rocketmqs_is_found(
     golden_read_only: Callable[[str], Path], golden_listing: Listing
 ):
-    """A body that is not what was sent stops the read, or is reported and left out."""
+    """A changed body stops the read, or is reported and omitted."""
     store = golden_read_only("damaged-4.9") / "clean-before" / "store"
     (wrong,) = (line for line in golden_listing("damaged-4.9") if not line["crcOk"])
     with pytest.raises(DamagedStore, match=f"from={wrong['physicalOffset']} "):

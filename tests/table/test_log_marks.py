@@ -1,4 +1,4 @@
-"""Marks: by which a lake or a checkpoint knows the log again that it was made of."""
+"""Marks, by which a lake or a checkpoint recognises the log that it was made from."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_marks_of_a_part_end_with_the_part(tmp_path):
 
 
 def test_a_record_longer_than_what_is_looked_at_first_is_found(tmp_path):
-    """The look back grows until a record begins in it."""
+    """The backward search grows until a record begins in it."""
     log = WrittenLog(tmp_path, 1 << 20)
     log.append(b"small")
     log.append(bytes(300_000))
@@ -69,7 +69,7 @@ def test_a_record_longer_than_what_is_looked_at_first_is_found(tmp_path):
 
 
 def test_what_retention_took_speaks_neither_for_nor_against(tmp_path):
-    """The marks that are left decide."""
+    """The remaining marks decide."""
     log, segments = written(tmp_path)
     marks = marks_of(log, segments)
     for path in sorted((tmp_path / "commitlog").iterdir())[:2]:
@@ -83,7 +83,7 @@ def test_what_retention_took_speaks_neither_for_nor_against(tmp_path):
 
 
 def test_another_log_refutes_the_marks(tmp_path):
-    """Other records lie at those places, or none begins there; the sentence counts them."""
+    """There are other records at those places, or none; the result counts them."""
     log, segments = written(tmp_path / "one")
     other, others = written(tmp_path / "other", born_timestamp=1, store_timestamp=START_MS - 5)
     shifted = WrittenLog(tmp_path / "shifted")
@@ -98,7 +98,7 @@ def test_another_log_refutes_the_marks(tmp_path):
 
 
 def test_a_log_that_was_written_anew_from_a_place_on_is_refuted_there(tmp_path):
-    """The histories part behind the last mark that is held."""
+    """The histories diverge after the last mark that holds."""
     log, segments = written(tmp_path / "one")
     marks = marks_of(log, segments)
     other = WrittenLog(tmp_path / "other")
@@ -129,7 +129,7 @@ def test_a_refuted_mark_before_a_held_one_is_damage(tmp_path):
 @pytest.mark.parametrize("size", [300, 200_000], ids=["short records", "longer than what is looked at first"])
 @pytest.mark.parametrize("at", [0, 4, 8, 28], ids=["size", "magic code", "CRC", "place"])
 def test_a_damaged_header_is_no_other_history(tmp_path, at, size):
-    """Nothing that can be read lies there, and the log goes on behind it: that speaks neither for nor against."""
+    """The bytes there are unreadable, and the log continues after them, which proves nothing."""
     log = WrittenLog(tmp_path, 1 << 20)
     for number in range(14):
         log.append(b"%d" % (number % 10) * size)
@@ -143,7 +143,7 @@ def test_a_damaged_header_is_no_other_history(tmp_path, at, size):
 
 @pytest.mark.parametrize("size", [300, 200_000], ids=["short records", "longer than what is looked at first"])
 def test_a_record_that_covers_a_mark_refutes_it(tmp_path, size):
-    """Though none begins at its place, another history lies there."""
+    """No record begins at its place, but another history covers it."""
     log = WrittenLog(tmp_path, 1 << 20)
     for number in range(14):
         log.append(b"%d" % (number % 10) * size)
@@ -154,7 +154,7 @@ def test_a_record_that_covers_a_mark_refutes_it(tmp_path, size):
 
 @pytest.mark.parametrize("left", [150, 70])
 def test_the_unused_rest_of_a_segment_refutes_a_mark(tmp_path, left):
-    """Another history ended its segment there, before what the mark is of."""
+    """Another history ended its segment there, before the marked record."""
     log = WrittenLog(tmp_path)
     for number in range(20):
         log.append(b"%d" % (number % 10) * 300)
@@ -164,7 +164,7 @@ def test_the_unused_rest_of_a_segment_refutes_a_mark(tmp_path, left):
 
 
 def test_a_shorter_log_refutes_nothing(tmp_path):
-    """Marks behind its end are ahead of it."""
+    """Marks beyond its end are ahead of it."""
     log, segments = written(tmp_path)
     marks = marks_of(log, segments)
     compared = compare_marks(segments, marks[-1].commit_log_offset, marks)
@@ -181,13 +181,13 @@ def test_a_shorter_log_refutes_nothing(tmp_path):
         ([500, 700], 600, None, 700),
         ([500, 600], 600, None, 600),
         ([500, 900], 800, None, None),
-        # An older reput wrote 0 where it did not know.
+        # An older reput wrote 0 for an unknown offset.
         ([0], 800, None, None),
         ([0], 600, 700, 600),
     ],
 )
 def test_a_mark_that_is_held_speaks_for_what_lies_below_it(starts, held_end, refuted_at, parting):
-    """Whatever epoch began there; a later one that began above still parts."""
+    """Whatever epoch began there; a later epoch that began above it still diverges."""
     epochs = Epochs("a" * 32, [Epoch(1, 0, 0), *(Epoch(2 + n, start, 0) for n, start in enumerate(starts))])
     refuted = None if refuted_at is None else LogMark(refuted_at, 100, 0, 0)
     compared = MarkComparison(LogMark(held_end - 100, 100, 0, 0), refuted)
@@ -195,7 +195,7 @@ def test_a_mark_that_is_held_speaks_for_what_lies_below_it(starts, held_end, ref
 
 
 def test_the_newest_marks_are_kept(tmp_path):
-    """One of each segment, and no more than a bound: retention takes the oldest first."""
+    """One per segment, up to a limit: retention removes the oldest first."""
     first = [LogMark(at * 4096, 100, 0, 0) for at in range(40)]
     second = [LogMark(39 * 4096 + 200, 100, 0, 0), LogMark(40 * 4096, 100, 0, 0)]
     found = joined_marks(first, second, 4096)

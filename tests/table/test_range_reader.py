@@ -1,4 +1,4 @@
-"""Ranges of the log: boundaries of segments, damage, and what retention deletes."""
+"""Ranges of the log: boundaries of segments, damage, and records deleted by retention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def offsets_of(store: Path, **options: object) -> list[int]:
 
 
 def overwrite(store: Path, at: int, data: bytes, segment_size: int = 4096) -> None:
-    """Put *data* over the log's bytes at a commit-log offset."""
+    """Overwrite the log's bytes at a commit-log offset with *data*."""
     with (store / "commitlog" / f"{at // segment_size * segment_size:020d}").open("r+b") as file:
         file.seek(at % segment_size)
         file.write(data)
@@ -42,7 +42,7 @@ def filled_log(directory: Path, count: int = 60) -> WrittenLog:
 
 
 def test_blanks_of_every_size_end_a_segment(tmp_path: Path):
-    """A segment ends with a blank of at least eight bytes, which is no row; the next one goes on."""
+    """A segment ends with a blank of at least eight bytes, which is not a row; the next one continues."""
     for blank_size in (8, 9, 96):
         log = WrittenLog(tmp_path / str(blank_size))
         log.append(b"x" * (4096 - EMPTY_RECORD_SIZE - blank_size), properties=b"")
@@ -52,7 +52,7 @@ def test_blanks_of_every_size_end_a_segment(tmp_path: Path):
 
 
 def test_a_record_that_fills_its_segment_is_followed_by_the_next(tmp_path: Path):
-    """RocketMQ leaves eight bytes; a segment without any left is read all the same."""
+    """RocketMQ leaves eight bytes; a segment without a blank is still read."""
     log = WrittenLog(tmp_path)
     log.append(b"x" * (4096 - EMPTY_RECORD_SIZE - 8), properties=b"")
     whole = WrittenLog(tmp_path)
@@ -67,7 +67,7 @@ def test_a_record_that_fills_its_segment_is_followed_by_the_next(tmp_path: Path)
 
 
 def test_a_segment_made_ahead_holds_nothing_yet(tmp_path: Path):
-    """An all-zero last segment, or one of no bytes, adds no row."""
+    """An all-zero last segment, or an empty one, adds no rows."""
     log = filled_log(tmp_path)
     following = (log.end // 4096 + 1) * 4096
     (log.store / "commitlog" / f"{following:020d}").write_bytes(bytes(4096))
@@ -77,7 +77,7 @@ def test_a_segment_made_ahead_holds_nothing_yet(tmp_path: Path):
 
 
 def test_a_store_with_an_empty_segment_has_no_rows(tmp_path: Path):
-    """A store that was opened and never written gives an empty table with the full schema."""
+    """A store without messages gives an empty table with the full schema."""
     store = WrittenLog(tmp_path).save()
     table = reput.table.read(store)
     assert table.num_rows == 0
@@ -85,7 +85,7 @@ def test_a_store_with_an_empty_segment_has_no_rows(tmp_path: Path):
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path):
-    """An absent directory and one without a commit log are no stores, and nothing is made there."""
+    """Neither an absent directory nor one without a commit log is a store; nothing is created there."""
     with pytest.raises(NotAStore):
         reput.table.read(tmp_path / "absent")
     with pytest.raises(NotAStore):
@@ -94,7 +94,7 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path: Path):
 
 
 def test_damage_in_the_middle_stops_the_read_and_is_named(tmp_path: Path):
-    """Bytes that are no record, with the log going on behind them, are never passed over in silence."""
+    """Bytes that are not a record, in the middle of the log, are never skipped silently."""
     log = filled_log(tmp_path)
     overwrite(log.store, log.offsets[5] + 4, b"\xff\xff\xff\xff")
     with pytest.raises(DamagedStore, match=f"from={log.offsets[5]} until={log.offsets[6]} "):
@@ -102,7 +102,7 @@ def test_damage_in_the_middle_stops_the_read_and_is_named(tmp_path: Path):
 
 
 def test_reported_damage_is_left_out_and_everything_else_is_there(tmp_path: Path):
-    """With ``on_corruption="report"`` the range is kept for the caller, and the read goes on behind it."""
+    """With ``on_corruption="report"`` the range is kept for the caller, and the read continues after it."""
     log = filled_log(tmp_path)
     for number in (5, 6, 40):
         overwrite(log.store, log.offsets[number] + 4, b"\xff\xff\xff\xff")
@@ -114,7 +114,7 @@ def test_reported_damage_is_left_out_and_everything_else_is_there(tmp_path: Path
 
 
 def test_a_body_that_changed_on_disk_stops_the_read(tmp_path: Path):
-    """Every body is compared with its CRC unless you say otherwise, so no other bytes than those sent come out."""
+    """By default every body is compared with its CRC, so that only the sent bytes are returned."""
     log = filled_log(tmp_path)
     overwrite(log.store, log.offsets[5] + 90, b"changed")
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_a_body_that_changed_on_disk_stops_the_read(tmp_path: Path):
 
 
 def test_accepted_damage_is_no_row_whatever_the_splits_and_checks(tmp_path: Path):
-    """A range that an operator accepted stays out even where its bytes look like a record or a split begins in it."""
+    """A range that an operator accepted stays out, even if its bytes look like a record or a split begins in it."""
     log = filled_log(tmp_path)
     begin, until = log.offsets[5], log.offsets[8]
     (log.store / "reput").mkdir()
@@ -146,7 +146,7 @@ def test_accepted_damage_is_no_row_whatever_the_splits_and_checks(tmp_path: Path
 
 
 def test_a_time_is_found_over_damage_that_is_reported(tmp_path: Path):
-    """The search for a time passes over what the read will report, once."""
+    """The search for a time skips the damage that the read will report, once."""
     log = filled_log(tmp_path)
     overwrite(log.store, log.offsets[5] + 4, b"\xff\xff\xff\xff")
     begin = START_MS + 10 + 60_000
@@ -160,7 +160,7 @@ def test_a_time_is_found_over_damage_that_is_reported(tmp_path: Path):
 
 
 def test_a_disk_that_cannot_read_is_damage_with_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The error names the segment and the offset."""
+    """The error has the segment and the offset."""
     log = filled_log(tmp_path)
 
     def refuse(*arguments: object) -> int:
@@ -174,7 +174,7 @@ def test_a_disk_that_cannot_read_is_damage_with_a_place(tmp_path: Path, monkeypa
 
 
 def test_a_missing_segment_is_damage(tmp_path: Path):
-    """A gap between segments is named with both its ends."""
+    """The error has both ends of the gap between segments."""
     log = filled_log(tmp_path)
     (log.store / "commitlog" / f"{4096:020d}").unlink()
     with pytest.raises(DamagedStore, match="from=4096 until=8192 "):
@@ -182,7 +182,7 @@ def test_a_missing_segment_is_damage(tmp_path: Path):
 
 
 def test_a_segment_that_was_cut_short_is_damage(tmp_path: Path):
-    """A file shorter than its segment, with the log going on behind it, is named from its last whole record on."""
+    """If a file is shorter than its segment, and the log continues, the damage begins after its last whole record."""
     log = filled_log(tmp_path)
     path = log.store / "commitlog" / f"{4096:020d}"
     path.write_bytes(path.read_bytes()[:1000])
@@ -192,7 +192,7 @@ def test_a_segment_that_was_cut_short_is_damage(tmp_path: Path):
 
 
 def test_an_offset_below_the_log_is_data_loss(tmp_path: Path):
-    """Where retention deleted what was asked for, the read fails, or begins where the log begins now and says so."""
+    """If retention deleted the requested records, the read fails, or begins at the log's beginning and says so."""
     log = filled_log(tmp_path)
     (log.store / "commitlog" / f"{0:020d}").unlink()
     with pytest.raises(OffsetOutOfRange, match="commit_log_offset=0 offset_min=4096"):
@@ -202,7 +202,7 @@ def test_an_offset_below_the_log_is_data_loss(tmp_path: Path):
 
 
 def test_a_range_begins_at_the_first_record_from_its_offset_on(tmp_path: Path):
-    """An offset inside of a record means the next one; the end is excluded."""
+    """An offset within a record means the next one; the end is exclusive."""
     log = filled_log(tmp_path)
     assert offsets_of(log.store, begin=log.offsets[7] - 1, until=log.offsets[9]) == log.offsets[7:9]
     assert offsets_of(log.store, begin=log.end) == []

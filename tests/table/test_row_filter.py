@@ -1,4 +1,4 @@
-"""Which records become rows."""
+"""The selection of records for rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def rows_of(store: Path, **options: Any) -> list[dict[str, Any]]:
-    """Return the rows that pass."""
+    """Return the selected rows."""
     columns = ["topic", "queueId", "queueOffset", "storeTimestamp"]
     rows: list[dict[str, Any]] = reput.table.read(store, columns=columns, **options).to_pylist()
     return rows
@@ -53,13 +53,13 @@ def rows_of(store: Path, **options: Any) -> list[dict[str, Any]]:
     ids=lambda value: str(value) if isinstance(value, dict) else "rows",
 )
 def test_rows_are_those_that_the_condition_lets_pass(store: Path, options: dict[str, Any], condition: Any):
-    """Each condition leaves the rows for which it holds, in the log's order; several hold together."""
+    """Each condition keeps the rows that fulfil it, in log order; several conditions must all hold."""
     assert rows_of(store, **options) == [row for row in rows_of(store) if condition(row)]
 
 
 @pytest.mark.parametrize(("begin", "until"), [(None, 50), (50, None), (17, 18), (-9, 999), (199, 200), (300, None)])
 def test_times_are_exact_whatever_is_pruned(store: Path, begin: int | None, until: int | None):
-    """The first time is included, the second is not."""
+    """The first time is inclusive, the second exclusive."""
     options = {}
     if begin is not None:
         options["store_timestamp_min"] = START_MS + 1000 * begin
@@ -70,7 +70,7 @@ def test_times_are_exact_whatever_is_pruned(store: Path, begin: int | None, unti
 
 
 def test_a_pattern_that_is_none_is_refused(store: Path):
-    """The pattern is in the sentence."""
+    """The error has the pattern."""
     with pytest.raises(ConfigError, match=r"pattern='\('"):
         rows_of(store, topic_pattern="(")
 
@@ -80,5 +80,5 @@ def test_a_pattern_that_is_none_is_refused(store: Path):
     [("orders", True), ("%RETRY%g", False), ("%DLQ%g", False), ("RMQ_SYS_TRANS_HALF_TOPIC", False), ("%LMQ%a", True)],
 )
 def test_topics_of_users_and_of_the_broker(topic: str, users: bool):
-    """System topics, half messages, retries and dead letters are the broker's."""
+    """System topics, half messages, retries and dead letters belong to the broker."""
     assert is_user_topic(topic) is users

@@ -1,4 +1,4 @@
-"""Cuts inside of segments, also where the bytes pretend to be records."""
+"""Splits within segments, even if bodies look like records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAGIC = bytes.fromhex("DAA320A7")
 
 
 def copy_of_a_record(own_offset: int) -> bytes:
-    """Return a whole record that says it lies at *own_offset*."""
+    """Return a whole record whose own offset is *own_offset*."""
     return encode_record(
         topic=b"false",
         queue_id=0,
@@ -35,7 +35,7 @@ def copy_of_a_record(own_offset: int) -> bytes:
 
 
 def test_bodies_full_of_magic_and_of_records_do_not_mislead_a_cut(tmp_path: Path):
-    """A magic code inside of a body, or a copy of a record, is no place to begin: its own offset is another."""
+    """A magic code within a body, or a copy of a record, is not a beginning: its own offset differs."""
     log = WrittenLog(tmp_path)
     for number in range(40):
         log.append((MAGIC * 40, copy_of_a_record(0), copy_of_a_record(77 + number), b"plain")[number % 4])
@@ -49,7 +49,7 @@ def test_bodies_full_of_magic_and_of_records_do_not_mislead_a_cut(tmp_path: Path
 
 
 def test_an_empty_range_has_no_splits(tmp_path: Path):
-    """Nothing to read is no split, not an empty one."""
+    """If there is nothing to read, there is no split, instead of an empty one."""
     store = WrittenLog(tmp_path).save()
     assert LogTable(store).splits() == []
     assert plan_splits(Segments(store / "commitlog"), 5, 5, 1) == []
@@ -57,7 +57,7 @@ def test_an_empty_range_has_no_splits(tmp_path: Path):
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_at_least_as_many_splits_as_asked(tmp_path: Path, count: int):
-    """A minimal number of parts makes them smaller than their size in bytes would."""
+    """A minimum number of parts makes them smaller than their size in bytes would."""
     log = WrittenLog(tmp_path)
     for _ in range(100):
         log.append()

@@ -1,4 +1,4 @@
-"""Where in the log a time is."""
+"""The position of a time in the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from written_log import WrittenLog
 
 
 def test_every_time_finds_the_first_record_from_it_on(tmp_path: Path):
-    """Between two records it is the later one, before the first the first, behind the last the end."""
+    """Between two records it is the later one, before the first the first, after the last the end."""
     log = WrittenLog(tmp_path, segment_size=1 << 20)
     for number in range(2000):
         log.append(b"x" * 2000, store_timestamp=10 * (number // 3))

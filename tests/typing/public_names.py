@@ -1,4 +1,4 @@
-"""What a type checker infers for a program that uses reput. mypy checks this file; nothing runs it."""
+"""The types that a checker infers for a program that uses reput. mypy checks this file; it is never run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reput.filter import SqlFilter, parse
 
 
 def opening(path: str, read_only: bool) -> None:
-    """`open` returns what *read_only* says, and knows every setting."""
+    """The type of `open` depends on *read_only*, and it has every setting."""
     assert_type(reput.open(path), reput.Store)
     assert_type(reput.open(path, read_only=True), reput.ReadOnlyStore)
     assert_type(reput.open(path, read_only=read_only), reput.Store | reput.ReadOnlyStore)

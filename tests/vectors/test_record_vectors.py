@@ -1,4 +1,4 @@
-"""RocketMQ's vectors of records: their bytes, and what dispatchers get of them."""
+"""RocketMQ's vectors of records: their bytes, and the requests for dispatchers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS_OF_REQUEST = {
     "sysFlag": "sys_flag",
     "preparedTransactionOffset": "prepared_transaction_offset",
 }
-# What RocketMQ's request says beside: a scan gives whole records only, and properties only if asked for.
+# Additional fields of RocketMQ's request: a scan returns only whole records, and properties only on request.
 FIELDS_LEFT_OUT = {"success", "propertiesMap"}
 
 
@@ -56,12 +56,12 @@ def encode(message: dict[str, Any], properties: bytes) -> bytes:
 
 
 def show_host(address: str, port: int) -> str:
-    """Return a host as rows and records show it."""
+    """Return a host in the form of rows and records."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def scan_alone(record: bytes, commit_log_offset: int, store: Path) -> DispatchRequest:
-    """Return the request of *record* where it is the only one of a log that begins with it."""
+    """Return the request of *record* as the only one of a log that begins with it."""
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / file_name(commit_log_offset)).write_bytes(record.ljust(4096, b"\0"))
     (request,) = LogScan(store).scan(commit_log_offset, commit_log_offset + len(record)).columns
@@ -83,7 +83,7 @@ def test_a_record_is_written_as_rocketmq_writes_it(vector):
 
 @store_vectors("commitlog_record")
 def test_a_record_is_read_as_it_was_written(vector):
-    """Every field of RocketMQ's bytes comes out as it went in, hosts of both kinds included."""
+    """Every field is decoded from RocketMQ's bytes as it was encoded, including both kinds of hosts."""
     message = vector["input"]
     record = decode_record(bytes.fromhex(vector["expected"]["hex"]))
     assert record.record_size == vector["expected"]["totalSize"]
@@ -117,7 +117,7 @@ def test_a_dispatcher_gets_what_rocketmq_dispatches(vector, tmp_path):
 
 @store_vectors("blank_record")
 def test_a_blank_is_no_record(vector):
-    """What fills a segment's end begins with its size and a magic code of its own, and is never taken for a record."""
+    """The filler of a segment's end has a size and its own magic code, and is never read as a record."""
     begin = bytes.fromhex(vector["expected"]["hex_first_8"])
     assert begin == vector["input"]["maxBlank"].to_bytes(4, "big") + BLANK_MAGIC_CODE.to_bytes(4, "big")
     assert vector["expected"]["wroteBytes"] == vector["input"]["maxBlank"]
@@ -127,9 +127,9 @@ def test_a_blank_is_no_record(vector):
 
 @store_vectors("decode_properties")
 def test_properties_are_read_as_rocketmq_reads_them(vector):
-    """Missing last separators, nameless pieces and doubled names are taken as RocketMQ takes them.
+    """Missing last separators, nameless parts and duplicate names are treated as by RocketMQ.
 
-    We keep properties with an empty value, which RocketMQ's map leaves out.
+    reput keeps properties with an empty value, which RocketMQ's map omits.
     """
     properties = decode_properties(vector["input"]["string"].encode())
     assert {name: value for name, value in properties.items() if value} == vector["expected"]["map"]
@@ -152,13 +152,13 @@ def test_a_message_id_is_the_store_host_and_the_offset(vector):
 
 @store_vectors("java_string_hash")
 def test_strings_hash_as_in_java(vector):
-    """Over UTF-16 units, in 32 bits with a sign."""
+    """Over UTF-16 units, as a signed 32-bit number."""
     assert string_hash(vector["input"]["string"]) == vector["expected"]["hash"]
 
 
 @store_vectors("tags_code")
 def test_the_tags_code_is_the_hash_of_the_tag_or_the_time_of_delivery(vector, tmp_path):
-    """Only a record of the schedule topic has the time when it is due instead of its tag's hash."""
+    """Only a record of the schedule topic has the due time instead of its tag's hash."""
     message, expected = vector["input"], vector["expected"]
     store_timestamp = message.get("storeTimestamp", 1_700_000_000_000)
     properties = {

@@ -1,6 +1,6 @@
-"""Every vector of RocketMQ's is checked by some test, but for those of what reput does not do.
+"""Every vector of RocketMQ is checked by a test, except for features that reput does not have.
 
-That is replication, and the queues of RocketMQ 5's BatchCQ topics.
+These are replication, and the queues of RocketMQ 5's BatchCQ topics.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NOT_DONE_HERE = {"ha_slave_report", "ha_master_frame"}
 
 
 def strings(path: Path) -> set[str]:
-    """Return every text that stands in a test module."""
+    """Return every string in a test module."""
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def test_every_kind_of_store_vector_has_a_test():
-    """A kind is covered where a test module names it; `store_vectors` then runs all of that kind."""
+    """A kind is covered if a test module names it; `store_vectors` then runs all vectors of that kind."""
     vectors = json.loads((DATA / "store-vectors.json").read_text("utf-8"))["vectors"]
     named = set[str]().union(*(strings(path) for path in TESTS.rglob("test_*.py") if path != Path(__file__)))
     assert {vector["kind"] for vector in vectors} - NOT_DONE_HERE - named == set()

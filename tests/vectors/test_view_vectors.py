@@ -1,4 +1,4 @@
-"""RocketMQ's vectors of the views: consume queue, its ext, index, checkpoint, and what a get says to an offset."""
+"""RocketMQ's vectors of the views: consume queue, its ext, index, checkpoint, and the status of a get."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STORED_TIMESTAMP = 1_700_000_000_123
 
 @store_vectors("consume_queue_unit")
 def test_a_unit_of_a_queue_is_twenty_bytes(vector):
-    """Where the record lies, its size, and its tags code with its sign."""
+    """The record's position and size, and its signed tags code."""
     unit = vector["input"]
     data = UNIT.pack(unit["commitLogOffset"], unit["size"], unit["tagsCode"])
     assert data.hex() == vector["expected"]["hex"]
@@ -51,13 +51,13 @@ def test_a_unit_of_a_queue_is_twenty_bytes(vector):
 
 @store_vectors("consume_queue_pre_blank")
 def test_a_pre_blank_unit_stands_where_no_record_is(vector):
-    """Its size is the largest there is, so no reader takes it for a record."""
+    """It has the largest possible size, so no reader takes it for a record."""
     assert PRE_BLANK_UNIT.hex() == vector["expected"]["hex"]
 
 
 @store_vectors("consume_queue_position")
 def test_a_queue_that_begins_late_begins_at_its_file(vector, tmp_path):
-    """The unit has its place by its queue offset, in the file of that place, behind pre-blank units."""
+    """The unit is at its queue offset, in the file for that offset, after pre-blank units."""
     numbers, expected = vector["input"], vector["expected"]
     file_size, queue_offset = numbers["mappedFileSize"], numbers["cqOffset"]
     position = queue_offset * UNIT_SIZE
@@ -77,7 +77,7 @@ def test_a_queue_that_begins_late_begins_at_its_file(vector, tmp_path):
 
 @store_vectors("ext_constants")
 def test_addresses_lie_below_every_hash(vector):
-    """And units within what a short can count."""
+    """And units are within the range of a short."""
     assert vector["expected"] == {
         "MAX_ADDR": ADDRESS_MAX,
         "MAX_REAL_OFFSET": OFFSET_MAX,
@@ -115,7 +115,7 @@ def test_an_ext_unit_holds_tags_code_time_and_bits(vector):
 
 @store_vectors("cq_ext_end_blank")
 def test_an_ext_unit_that_does_not_fit_starts_the_next_file(vector, tmp_path):
-    """Where it would have been stands a size of -1."""
+    """A size of -1 marks its place."""
     numbers, expected = vector["input"], vector["expected"]
     files = ConsumeQueueExtFiles(tmp_path / "ext", numbers["mappedFileSize"], Files())
     for size in (35, 35, numbers["unitSize"]):
@@ -132,7 +132,7 @@ def test_an_ext_unit_that_does_not_fit_starts_the_next_file(vector, tmp_path):
 
 @store_vectors("index_key")
 def test_a_key_is_hashed_with_its_topic(vector):
-    """Without its sign; the smallest int has none to lose, and counts as 0."""
+    """Without its sign; the smallest int has no positive counterpart, and counts as 0."""
     topic, key, expected = vector["input"]["topic"], vector["input"]["key"], vector["expected"]
     assert string_hash(expected["indexKey"]) == expected["javaHash"]
     assert key_hash(topic, key) == expected["keyHash"]
@@ -152,7 +152,7 @@ def test_an_index_file_has_its_full_size_at_once(vector):
 
 @store_vectors("index_file")
 def test_an_index_file_is_written_as_rocketmq_writes_it(vector, tmp_path):
-    """Header, slots and chains, byte for byte; a file that follows another takes over where that ended."""
+    """Header, slots and chains, byte for byte; a file continues where the previous one ended."""
     numbers, expected = vector["input"], vector["expected"]
     slots, entries, preset = numbers["slots"], numbers["indexNum"], numbers["preset"]
     path = tmp_path / "index"
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_five_numbers_in_a_page(vector):
 
 @store_vectors("get_message_offset_check")
 def test_a_get_outside_of_the_queue_says_why_and_where_to_go_on(vector, golden_read_only, monkeypatch):
-    """RocketMQ's status and next offset for every side of the bounds."""
+    """RocketMQ's status and next offset on each side of the bounds."""
     numbers, expected = vector["input"], vector["expected"]
     low, high, offset = numbers["minOffset"], numbers["maxOffset"], numbers["offset"]
     status = empty_status(offset, low, high)
@@ -232,7 +232,7 @@ def test_a_get_outside_of_the_queue_says_why_and_where_to_go_on(vector, golden_r
 
 @store_vectors("batch_consume_queue_unit")
 def test_a_unit_of_a_batch_queue_is_forty_six_bytes(vector):
-    """It says which queue offset the first message of a record has, and how many messages there are."""
+    """It has the queue offset of a record's first message, and the number of messages."""
     given = vector["input"]
     unit = BatchUnit(
         given["commitLogOffset"],

@@ -19,12 +19,12 @@ from rocketmq_vectors import store_vectors
 
 @store_vectors("append_fit")
 def test_a_record_that_does_not_fit_leaves_a_blank_and_starts_the_next_segment(vector, tmp_path):
-    """A segment keeps 8 bytes for the blank; what would leave less goes to the next one."""
+    """A segment reserves 8 bytes for the blank; a record that would leave less goes to the next one."""
     numbers, expected = vector["input"], vector["expected"]
     size, written = numbers["fileSize"], numbers["wrotePosition"]
     log = CommitLog(tmp_path, size, 0, Files())
     try:
-        # A first record up to the position; with 8 bytes left it is one that fits exactly.
+        # A first record fills the segment up to the position; with 8 bytes left it fits exactly.
         assert log.room(written) == 0
         log.append(written.to_bytes(4, "big") + b"\1" * (written - 4))
         at = log.room(numbers["msgLen"])
@@ -45,7 +45,7 @@ def test_a_record_that_does_not_fit_leaves_a_blank_and_starts_the_next_segment(v
 
 @store_vectors("is_able_to_flush")
 def test_the_log_is_forced_when_enough_pages_were_written(vector):
-    """Pages are counted from where they begin, a full segment is always forced."""
+    """Pages are counted from their begin; a full segment is always forced."""
     numbers = vector["input"]
     able = is_able_to_flush(
         numbers["readPosition"], numbers["flushedPosition"], numbers["leastPages"], is_full=numbers["isFull"]
@@ -95,7 +95,7 @@ def test_a_record_carries_the_crc_of_all_its_bytes(vector, tmp_path):
     record = put_one(message, tmp_path / "store")
     expected = bytes.fromhex(vector["expected"]["hex"])
     assert len(record) == vector["expected"]["totalSize"]
-    # The writer's born time is the store's, the vector's is not; so the digits differ, and are taken by hand.
+    # The writer's born time equals the store time, the vector's does not; so the digits differ, and are computed here.
     assert record[:40] == expected[:40]
     assert record[48:-11] == expected[48:-11]
     assert crc_digits(expected) == vector["expected"]["digits"] == decode_record(expected).properties["__CRC32#"]
@@ -103,5 +103,5 @@ def test_a_record_carries_the_crc_of_all_its_bytes(vector, tmp_path):
 
 
 def crc_digits(record: bytes) -> str:
-    """Return the CRC of all but the CRC property as RocketMQ spells it."""
+    """Return the CRC of all bytes except the CRC property in RocketMQ's form."""
     return f"{zlib.crc32(record[:-20]) & 0x7FFFFFFF:010d}"[::-1]

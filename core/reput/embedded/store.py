@@ -498,7 +498,7 @@ class Store(OpenedStore[StoreEngine]):
         Args:
             timeout: seconds that the dispatchers may take to catch up; `math.inf`: as long as they need; None: the
                 setting ``dispatcher_drain_time_max``. A warning every five seconds names the dispatchers that are
-                behind. What they have not taken in by then, they take in after the next opening: nothing is lost, but
+                behind. Records that they have not taken in by then follow after the next opening: nothing is lost, but
                 RocketMQ recovers such a store as after a crash.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The life of the distribution beside a store that is open: installed, upgraded, broken, repaired, removed by pip."""
+"""The life of the distribution beside an open store: installed, upgraded, broken, repaired, removed by pip."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def reput_create"""
 
 
 def run(*command: object) -> str:
-    """Run a command that must succeed, and return what it printed."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def pip(*arguments: object) -> None:
-    """Run pip in this environment; it fetches nothing."""
+    """Run pip in this environment; it downloads nothing."""
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments)
 
 
@@ -50,7 +50,7 @@ def reput_command(*arguments: object) -> str:
 
 
 def build(folder: Path, version: str, *changes: tuple[str, str]) -> Path:
-    """Return a wheel of the project as *version*, with the latter of each of *changes* in place of the former."""
+    """Return a wheel of the project as *version*, with the first text of each of *changes* replaced by the second."""
     project = folder / version
     shutil.copytree(PROJECT, project, ignore=shutil.ignore_patterns("tests", "dist", "__pycache__", ".*"))
     source = project / "src" / "reput_topic_count" / "__init__.py"
@@ -68,7 +68,7 @@ def build(folder: Path, version: str, *changes: tuple[str, str]) -> Path:
 
 @pytest.fixture
 def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Return a function that installs a version of the distribution; afterwards the one of before is there again."""
+    """Return a function that installs a version of the distribution; afterwards the original one is restored."""
 
     def install(version: str, *changes: tuple[str, str]) -> None:
         wheel = build(tmp_path / "builds", version, *changes)
@@ -80,7 +80,7 @@ def install(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 
 class Life:
-    """A store that is open all the while, and its group."""
+    """A store that stays open, and its group."""
 
     def __init__(self, path: Path, store: reput.Store) -> None:
         self.path = path
@@ -92,7 +92,7 @@ class Life:
         return next((row for row in self.store.status().dispatchers if row.name == name), None)
 
     def put(self) -> int:
-        """Put ten messages; the consume queue has them in time, whatever becomes of others."""
+        """Put ten messages; the consume queue must take them in, whatever happens to other dispatchers."""
         for _ in range(10):
             end = self.store.put(reput.Message("orders", b"message %d" % self.count)).next_commit_log_offset
             self.count += 1
@@ -101,12 +101,12 @@ class Life:
         return end
 
     def look_again(self) -> None:
-        """Have the supervisor look at what is installed."""
+        """Make the supervisor check the installed plugins."""
         _, supervisor, *_ = self.store.pids()
         os.kill(supervisor, signal.SIGHUP)
 
     def wait_until(self, holds: Callable[[Any], bool]) -> None:
-        """Wait until the status of topic_count is as it should be."""
+        """Wait until the status of topic_count is as expected."""
         deadline = time.monotonic() + TIMEOUT
         pause = threading.Event()
         while not ((row := self.row("topic_count")) is not None and holds(row)):
@@ -122,7 +122,7 @@ class Life:
         self.wait_until(lambda row: row.state == "BROKEN" and error in row.error)
 
     def require_counted(self) -> None:
-        """Wait until everything is counted, once."""
+        """Wait until every message is counted, exactly once."""
         self.store.wait_for("topic_count", self.put(), timeout=TIMEOUT)
         reput_command("dispatcher", "pause", self.path, "topic_count")
         self.wait_until(lambda row: row.state == "PAUSED")
@@ -132,7 +132,7 @@ class Life:
 
 
 def test_the_group_goes_on_while_the_plugin_comes_changes_breaks_and_goes(install, tmp_path):
-    """Nothing is opened anew, no other dispatcher is started anew, and every message is counted once."""
+    """The store is not reopened, no other dispatcher is restarted, and every message is counted once."""
     pip("uninstall", "-y", DISTRIBUTION)
     path = tmp_path / "store"
     with reput.open(path, dispatchers=["consume_queue"]) as store:
@@ -150,7 +150,7 @@ def test_the_group_goes_on_while_the_plugin_comes_changes_breaks_and_goes(instal
         life.await_version("1.1.0")
         life.require_counted()
 
-        # A process that runs goes on with what it has imported; the next one finds what is installed.
+        # A running process continues with its imported code; the next one finds the installed code.
         install("1.2.0", ("import msgspec\n", "import msgspec\nimport no_such_module\n"))
         life.look_again()
         life.store.wait_for("topic_count", life.put(), timeout=TIMEOUT)
@@ -176,6 +176,6 @@ def test_the_group_goes_on_while_the_plugin_comes_changes_breaks_and_goes(instal
         lines = reput_command("plugin", "list", "--format", "json").splitlines()
         installed = {row["name"]: row for row in map(msgspec.json.decode, lines)}
         assert "topic_count" not in installed
-        # What is installed editable may have changed at any time, and is started anew.
+        # An editable installation may have changed at any time, and is restarted.
         assert life.row("consume_queue").pid == builder or installed["consume_queue"]["editable"]
         assert len(store.get("orders", 0, 0, count_max=1000)) == life.count

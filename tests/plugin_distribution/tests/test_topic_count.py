@@ -1,4 +1,4 @@
-"""The plugin as its author tests it: installed beside reput, enabled, run, killed, caught up."""
+"""The plugin as tested by its author: installed beside reput, enabled, run, killed, caught up."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a store may be made."""
+    """A path for a new store."""
     return tmp_path / "store"
 
 
 def counts(path: Path) -> dict[str, int]:
-    """Return what the view holds on disk."""
+    """Return the view's data on disk."""
     saved = json.loads((path / "reput" / "views" / "topic_count" / "topic_count.json").read_bytes())
     return dict(saved["count"])
 
 
 def put(store: reput.Store, topic: str, count: int) -> int:
-    """Put *count* messages and return the commit-log offset behind the last."""
+    """Put *count* messages and return the commit-log offset after the last."""
     for number in range(count):
         result = store.put(reput.Message(topic, b"message %d" % number))
     return result.next_commit_log_offset
@@ -50,7 +50,7 @@ def pid_of(store: reput.Store) -> int:
 
 
 def test_it_is_found_with_its_distribution(path):
-    """`reput plugin list` names the distribution and version that the dispatcher came with."""
+    """`reput plugin list` names the dispatcher's distribution and version."""
     command = [str(Path(sys.executable).with_name("reput")), "plugin", "list", "--format", "json"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = {row["name"]: row for row in map(json.loads, listed.stdout.splitlines())}
@@ -67,7 +67,7 @@ def test_it_runs_only_where_it_is_enabled(path):
 
 
 def test_it_counts(path, mode):
-    """Every message is counted once, and when the store is closed the file says so."""
+    """Every message is counted once, and the file has the counts when the store is closed."""
     with reput.open(path, dispatchers=DISPATCHERS, mode=mode) as store:
         put(store, "orders", 30)
         end = put(store, "payments", 12)
@@ -85,13 +85,13 @@ assert "reput_topic_count" not in sys.modules
 
 
 def test_it_is_imported_only_in_a_process_of_its_own(path):
-    """What a plugin does to its process, it does not do to the program that opened the store."""
+    """Side effects of a plugin do not affect the program that opened the store."""
     subprocess.run([sys.executable, "-c", PROGRAM, path], check=True)
     assert counts(path) == {"orders": 1}
 
 
 def test_it_takes_in_what_was_put_before_it_was_enabled(path, mode):
-    """A dispatcher that comes late reads the log from its beginning."""
+    """A dispatcher that is enabled later reads the log from its beginning."""
     with reput.open(path, mode=mode) as store:
         put(store, "orders", 100)
     with reput.open(path, dispatchers=DISPATCHERS, mode=mode) as store:
@@ -100,7 +100,7 @@ def test_it_takes_in_what_was_put_before_it_was_enabled(path, mode):
 
 
 def test_it_goes_on_where_it_stopped(path, mode):
-    """Between two openings nothing is counted again."""
+    """Nothing is counted again after a reopening."""
     for _ in range(3):
         with reput.open(path, dispatchers=DISPATCHERS, mode=mode) as store:
             store.wait_for("topic_count", put(store, "orders", 10), timeout=TIMEOUT)
@@ -108,7 +108,7 @@ def test_it_goes_on_where_it_stopped(path, mode):
 
 
 def test_it_catches_up_after_a_kill(path):
-    """Killed between puts, again and again, it starts again by itself and counts nothing twice."""
+    """Killed repeatedly between puts, it restarts by itself and counts nothing twice."""
     with reput.open(path, dispatchers=DISPATCHERS) as store:
         for _ in range(3):
             store.wait_for("topic_count", put(store, "orders", 200), timeout=TIMEOUT)

@@ -338,9 +338,9 @@ class ProcessGroup(MemberProgress):
     def drain_and_stop(self, timeout: float = math.inf) -> None:
         """Make all dispatchers drain the log, flush, and end; predecessors go first.
 
-        Everything published before the call is dispatched. What a dispatcher cannot take (it is paused, it failed,
-        it stopped at damage, *timeout* seconds have passed) stays for its next start. Each phase has its time limit.
-        If the supervisor dies meanwhile, or has just died, another one continues the drain.
+        Everything published before the call is dispatched. Records that a dispatcher cannot take in (it is paused, it
+        failed, it stopped at damage, *timeout* seconds have passed) stays for its next start. Each phase has its time
+        limit. If the supervisor dies meanwhile, or has just died, another one continues the drain.
         """
         try:
             if not self.begin_drain() or not await_drain(

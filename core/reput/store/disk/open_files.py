@@ -17,7 +17,7 @@ __all__ = ["DirectoryStamp", "OpenFiles"]
 # The kernel stamps with a clock that ticks every few milliseconds, so two changes may bear the same time.
 TICK_NS = 20_000_000
 NOTHING = (-1, -1)
-# Of the descriptors that this process may have; they are the program's, too. With the usual 1,024 that is 256.
+# Share of the process's descriptor limit, which the program uses, too. With the usual 1,024 that is 256.
 SHARE_OF_DESCRIPTORS = 4
 COUNT_MIN = 128
 

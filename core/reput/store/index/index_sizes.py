@@ -146,7 +146,7 @@ def share_in_order(memory: mmap.mmap, sizes: IndexSizes, there: int, index_count
 def read_entries(path: Path, sizes: IndexSizes) -> Iterator[tuple[int, Array]]:
     """Yield (number of the first, entries) of the file at *path*, all entries in order, a bounded number at a time.
 
-    Of a file that was cut short, those that are whole.
+    For a file that was cut short, only the whole ones.
     """
     size = path.stat().st_size
     if size < sizes.entries_at:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["MessageReader"]
 
 UNIT_COUNT_MAX = 800
-# Of a tags code that is a hash, and neither the address of an ext unit nor a time.
+# Range of tags codes that are hashes, neither addresses of ext units nor times.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 ZERO_UNIT = bytes(UNIT_SIZE)
 # The byte of a commit-log offset that differs most from one record to the next.

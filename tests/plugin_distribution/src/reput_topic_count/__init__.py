@@ -12,14 +12,14 @@ __all__ = ["Saved", "TopicCount", "reput_create_dispatcher"]
 
 
 class Saved(msgspec.Struct):
-    """What the file holds: how many records of each topic lie below the cursor."""
+    """The content of the file: the number of records per topic below the cursor."""
 
     cursor: Cursor | None
     count: dict[str, int]
 
 
 class TopicCount(CommitLogDispatcher):
-    """The counts in memory, and the file that they had at the last flush."""
+    """The counts in memory, and the file with the counts of the last flush."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self.file = context.directory / "topic_count.json"
