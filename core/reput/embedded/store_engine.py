@@ -312,7 +312,7 @@ class StoreEngine(ReadingEngine):
             if self.consuming is not None:
                 self.consuming.topic_goes(topic)
                 managers = self.consuming.managers
-                forget_topic_config(topic, managers.topics, managers.offsets, self.topic_changed)
+                forget_topic_config(topic, managers.topics, managers.offsets, self.consuming.topics.on_change)
             else:
                 topics = TopicConfigManager(self.directory)
                 offsets = consumer_offset_manager(self.directory, self.settings)

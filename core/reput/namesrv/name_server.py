@@ -31,6 +31,15 @@ from reput.remoting.response_code import ResponseCode
 __all__ = ["NameServer"]
 
 LOOK_S = 5.0
+# What RocketMQ's settings would have to be for a name server of its own to behave the same.
+CONFIGURATION = {
+    "deleteTopicWithBrokerRegistration": "true",
+    "enableAllTopicList": "true",
+    "enableTopicList": "true",
+    "orderMessageEnable": "false",
+    "returnOrderTopicConfigToBroker": "true",
+    "scanNotActiveBrokerInterval": str(round(LOOK_S * 1000)),
+}
 # Characters of all keys and values that the network may store.
 KV_SIZE_MAX = 4 << 20
 SUCCESS = ResponseCode.SUCCESS
@@ -86,6 +95,8 @@ class NameServer:
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.GET_NAMESRV_CONFIG: self.configuration,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.refuse_configuration,
         }
         return {code: Processor(process) for code, process in table.items()}
 
@@ -302,6 +313,22 @@ class NameServer:
         if found is None:
             return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
         return RemotingCommand(SUCCESS, body=encode_json({"table": found}))
+
+    # Configuration.
+
+    def configuration(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer GET_NAMESRV_CONFIG: how this name server behaves, in RocketMQ's names."""
+        del request, connection
+        lines = [f"{name}={value}\n" for name, value in CONFIGURATION.items()]
+        return RemotingCommand(SUCCESS, body="".join(lines).encode())
+
+    def refuse_configuration(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Answer UPDATE_NAMESRV_CONFIG: nothing can change."""
+        del request, connection
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"a name server's settings cannot change while it runs: settings={','.join(CONFIGURATION)}",
+        )
 
 
 def topic_list(topics: list[str], broker_address: str | None = None) -> RemotingCommand:
