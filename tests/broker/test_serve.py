@@ -60,6 +60,13 @@ class Served:
         fields = dict(zip(names, values, strict=True)) | {"bornTimestamp": "1700000000000", "flag": "0"}
         return self.ask(RequestCode.SEND_MESSAGE, fields, body)
 
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end()
+
     def end(self) -> int:
         """Stop it as a person would, and return its exit code."""
         self.process.terminate()
@@ -70,10 +77,8 @@ class Served:
 @pytest.fixture
 def served(tmp_path):
     """A broker on a new store, with synchronous flush."""
-    found = Served(tmp_path / "store", "--set", "flush_disk_type=SYNC_FLUSH")
-    yield found
-    if found.process.poll() is None:
-        found.end()
+    with Served(tmp_path / "store", "--set", "flush_disk_type=SYNC_FLUSH") as found:
+        yield found
 
 
 def bodies(store: Path) -> list[bytes]:
@@ -144,20 +149,21 @@ def test_local_programs_reach_the_broker_by_the_store(served):
 def test_registers_with_a_name_server_elsewhere_and_leaves_it(served, tmp_path):
     """Routes of both brokers are there while both run."""
     name_server = f"127.0.0.1:{served.name_server_port}"
-    other = Served(tmp_path / "other", "--name-server", name_server, "--set", "brokerName=other")
 
     def brokers() -> set[str]:
         answer = served.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, port=served.name_server_port)
         return set(json.loads(answer.body_bytes)["brokerAddrTable"])
 
-    assert brokers() == {"reput", "other"}
-    assert other.send(b"to the other").code == 0
-    wait_until(
-        lambda: (
+    def is_routed() -> bool:
+        return (
             served.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}, port=served.name_server_port).code == 0
         )
-    )
-    assert other.end() == 0
+
+    with Served(tmp_path / "other", "--name-server", name_server, "--set", "brokerName=other") as other:
+        assert brokers() == {"reput", "other"}
+        assert other.send(b"to the other").code == 0
+        wait_until(is_routed)
+        assert other.end() == 0
     assert brokers() == {"reput"}
 
 
