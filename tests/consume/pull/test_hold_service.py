@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from queue import SimpleQueue
 
+import msgspec
 import pytest
 
 import reput
@@ -18,6 +19,7 @@ from reput.consume.registry.subscription import subscribe
 from reput.errors import ConfigError, RequestRefused, StoreClosed, StoreError
 from reput.filter import parse
 from reput.remoting.response_code import ResponseCode
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 from reput.store.disk.files import Clock
 
@@ -223,6 +225,22 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
     with pytest.raises(RequestRefused) as refused:
         answer.wait()
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
+
+
+def test_a_group_that_may_not_read_is_refused_beside_groups_that_may(store, hold_service):
+    """Pulls of one queue share the checks of their group alone."""
+    groups = ("billing", "closed", "audit")
+    answers = [(group, Answer()) for group in groups * 2]
+    for group, answer in answers:
+        assert hold_service.pull(msgspec.structs.replace(request(), group=group), WAIT_S, answer) is None
+    store._engine.services.groups.create_or_update(SubscriptionGroupConfig(group_name="closed", consume_enable=False))
+    store.put(reput.Message("orders", b"a", queue_id=0))
+    for group, answer in answers:
+        if group == "closed":
+            with pytest.raises(RequestRefused, match="the group may not consume: group='closed'"):
+                answer.wait()
+        else:
+            assert [record.body for record in answer.wait().records] == [b"a"]
 
 
 def test_a_store_that_closes_answers_all_who_wait(tmp_path):

@@ -120,18 +120,16 @@ class GroupReader:
         Raises:
             RequestRefused: as `access`. TOPIC_NOT_EXIST; INVALID_PARAMETER: the topic has no such queue.
         """
-        match self.access(group, topic, queue_id):
-            case QueueAccess.NO_TOPIC:
-                raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
-            case QueueAccess.NO_QUEUE:
-                config = self.topics.find(topic)
-                raise RequestRefused(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"the topic has no such queue: topic={topic!r} queue_id={queue_id} "
-                    f"read_queue_nums={0 if config is None else config.read_queue_nums}",
-                )
-            case QueueAccess.READABLE:
-                pass
+        access = self.access(group, topic, queue_id)
+        if access is QueueAccess.NO_TOPIC:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        if access is QueueAccess.NO_QUEUE:
+            config = self.topics.find(topic)
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the topic has no such queue: topic={topic!r} queue_id={queue_id} "
+                f"read_queue_nums={0 if config is None else config.read_queue_nums}",
+            )
 
     def message_filter(
         self, group: str, topic: str, compiled: TagFilter | SqlFilter, registered: ConsumerFilter | None = None

@@ -16,7 +16,7 @@ import contextlib
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -24,11 +24,11 @@ from typing import TypeAlias
 from reput.argument_checks import require_seconds
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.loop_arrivals import Queue
-from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
+from reput.consume.pull.pull_service import PullRequest, PullResult, PullService, SharedAnswers
 from reput.errors import ReputError, StoreClosed, StoreError
 from reput.remoting.response_code import ResponseCode
 from reput.store.disk.files import Clock
-from reput.store.reader.results import GetMessageResult, GetMessageStatus
+from reput.store.reader.results import GetMessageStatus
 from reput.store.service.threads import thread_death
 
 __all__ = ["HoldService"]
@@ -185,12 +185,12 @@ class HoldService:
             if queue in self.held:
                 with self.lock:
                     pulls = list(self.held.get(queue, ()))
-                # Many pulls may wait for one message, which is read once.
-                shared: dict[Hashable, GetMessageResult] = {}
+                # Many pulls may wait for one message, which is read once, and each of their groups is checked once.
+                shared = SharedAnswers()
                 for held in pulls:
                     self.try_pull(held, shared)
 
-    def try_pull(self, held: HeldPull, shared: dict[Hashable, GetMessageResult]) -> None:
+    def try_pull(self, held: HeldPull, shared: SharedAnswers) -> None:
         """Read for a pull, or reuse what was read for others; the pull goes on waiting if no message matches."""
         result: Answer
         try:

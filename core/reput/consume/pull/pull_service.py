@@ -23,7 +23,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, TransferLimits
 
-__all__ = ["PullRequest", "PullResult", "PullService"]
+__all__ = ["PullRequest", "PullResult", "PullService", "SharedAnswers"]
 
 CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -79,6 +79,21 @@ class PullResult(msgspec.Struct, frozen=True):
     suggest_which_broker_id: int = 0
 
 
+class SharedAnswers:
+    """What pulls that wait for the same queue share while one after the other is answered.
+
+    Attributes:
+        groups: groups that may read the queue.
+        results: by what was asked for.
+    """
+
+    __slots__ = ("groups", "results")
+
+    def __init__(self) -> None:
+        self.groups: set[str] = set()
+        self.results: dict[Hashable, PullResult] = {}
+
+
 class PullService:
     """Answers pulls. Any thread may call."""
 
@@ -101,34 +116,37 @@ class PullService:
             self.offsets.commit_offset(request.group, request.topic, request.queue_id, request.commit_offset)
         return self.read(request, message_filter, request.queue_offset)
 
-    def pull_again(
-        self, request: PullRequest, queue_offset: int, shared: dict[Hashable, GetMessageResult] | None = None
-    ) -> PullResult:
+    def pull_again(self, request: PullRequest, queue_offset: int, shared: SharedAnswers | None = None) -> PullResult:
         """Answer a held pull from *queue_offset* on; repeat all checks, but commit no offset again.
 
         Args:
-            shared: results read for other pulls that wait for the same queue; this one's is added.
+            shared: of the pulls that wait for the same queue; the answer to this one is added.
         """
-        return self.read(request, self.check(request), queue_offset, shared)
+        return self.read(request, self.check(request, shared), queue_offset, shared)
 
     def read(
         self,
         request: PullRequest,
         message_filter: MessageFilter | None,
         queue_offset: int,
-        shared: dict[Hashable, GetMessageResult] | None = None,
+        shared: SharedAnswers | None = None,
     ) -> PullResult:
         """Read a queue, unless *shared* has the result already."""
-        key: Hashable = None
-        if shared is not None and (message_filter is None or isinstance(message_filter, TagMessageFilter)):
-            codes = None if message_filter is None else message_filter.codes
-            key = (queue_offset, request.count_max, request.bytes_max, codes)
-        found = None if shared is None or key is None else shared.get(key)
-        if found is None:
-            found = self.get(request, message_filter, queue_offset)
-            if shared is not None and key is not None:
-                shared[key] = found
-        return answer(queue_offset, found)
+        if message_filter is None:
+            codes = None
+        elif isinstance(message_filter, TagMessageFilter):
+            codes = message_filter.codes
+        else:
+            # What passes may depend on the group.
+            shared = None
+        if shared is None:
+            return answer(queue_offset, self.get(request, message_filter, queue_offset))
+        key = (queue_offset, request.count_max, request.bytes_max, codes)
+        result = shared.results.get(key)
+        if result is None:
+            result = answer(queue_offset, self.get(request, message_filter, queue_offset))
+            shared.results[key] = result
+        return result
 
     def get(self, request: PullRequest, message_filter: MessageFilter | None, queue_offset: int) -> GetMessageResult:
         """Read a queue within the limits of one transfer.
@@ -149,13 +167,16 @@ class PullService:
         count_max = max(request.count_max, 1)
         return self.reader.get(request.topic, request.queue_id, queue_offset, count_max, message_filter, limits)
 
-    def check(self, request: PullRequest) -> MessageFilter | None:
+    def check(self, request: PullRequest, shared: SharedAnswers | None = None) -> MessageFilter | None:
         """Return the filter for a pull; None lets every message pass.
 
         Raises:
             RequestRefused: a broker would refuse the pull.
         """
-        self.reader.require_queue(request.group, request.topic, request.queue_id)
+        if shared is None or request.group not in shared.groups:
+            self.reader.require_queue(request.group, request.topic, request.queue_id)
+            if shared is not None:
+                shared.groups.add(request.group)
         subscription = request.subscription or self.registered(request)
         if request.as_tags_only:
             return None
