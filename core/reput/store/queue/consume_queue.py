@@ -208,7 +208,8 @@ class ConsumeQueue:
         Such a place proves that the queue does not end before it.
         """
         data = self.unit_bytes(queue_offset, LOOK_COUNT)
-        if data.strip(b"\0"):
+        # Zeros mostly. Comparing them is 50 times as fast as stripping them.
+        if data != bytes(len(data)):
             for place, unit in enumerate(UNIT.iter_unpack(data), queue_offset):
                 if counts(unit, progress) and agrees(place, unit):
                     return place

@@ -119,7 +119,9 @@ class MessageReader:
         Raises:
             StoreError: the consume queues of this store are in RocksDB.
         """
-        refuse_queues_in_rocksdb(self.store.directory)
+        # The writer's process has refused such a store when it opened it, and locks RocketMQ out.
+        if self.store.log_begin is None:
+            refuse_queues_in_rocksdb(self.store.directory)
         if not os.path.isdir(f"{self.batch_queues}/{topic}/{queue_id}"):
             return None
         # Here, because hardly any store has one.
