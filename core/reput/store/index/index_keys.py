@@ -45,9 +45,13 @@ class KeyHashes:
         """
         row, begin, size, is_tags = key_places(rows, texts, with_tags=with_tags)
         hashes, units = self.hashes.find(texts, begin, size)
-        prefix = np.array([self.hash_topic(topic) for topic, _ in queues], np.uint32).reshape(-1, 2)
+        topics = [self.hash_topic(topic) for topic, _ in queues]
+        queue = rows["queue_index"][row]
+        prefix = np.array([of_keys for of_keys, _ in topics], np.uint32)[queue]
+        if with_tags:
+            prefix[is_tags] = np.array([of_tags for _, of_tags in topics], np.uint32)[queue[is_tags]]
         # No text has more units than bytes, so there are powers enough.
-        hashes += prefix[rows["queue_index"][row], is_tags.view(np.int8)] * self.hashes.powers[units]
+        hashes += prefix * self.hashes.powers[units]
         positive = np.abs(hashes.view(np.int32).astype(np.int64))
         positive[positive > HASH_MAX] = 0
         return row, positive, is_tags
@@ -76,19 +80,19 @@ def key_places(rows: Array, texts: bytes, *, with_tags: bool) -> tuple[Array, Ar
     keys_end = keys_begin + keys_size[with_keys]
     part_row, part_begin, part_end = split_at_spaces(texts, with_keys, keys_begin, keys_end)
     with_uniq = np.flatnonzero(uniq_size >= 0)
-    rows_of, begins = [with_uniq, part_row], [row_begin[with_uniq], part_begin]
-    key_sizes = [uniq_size[with_uniq], part_end - part_begin]
-    key_count = len(with_uniq) + len(part_row)
+    row = np.concatenate((with_uniq, part_row))
+    begin = np.concatenate((row_begin[with_uniq], part_begin))
+    size = np.concatenate((uniq_size[with_uniq], part_end - part_begin))
+    key_count = len(row)
     if with_tags:
         tags_begin = row_begin + sum(np.maximum(rows[name].astype(np.int64), 0) for name in SIZES_BEFORE_TAGS)
         tagged = np.flatnonzero(tags_begin < row_end)
-        rows_of.append(tagged)
-        begins.append(tags_begin[tagged])
-        key_sizes.append(row_end[tagged] - tags_begin[tagged])
-    row = np.concatenate(rows_of)
+        row = np.concatenate((row, tagged))
+        begin = np.concatenate((begin, tags_begin[tagged]))
+        size = np.concatenate((size, row_end[tagged] - tags_begin[tagged]))
     # A row's unique key comes before its other keys, its tags behind them, and a stable sort keeps that.
     order = np.argsort(row, kind="stable")
-    return row[order], np.concatenate(begins)[order], np.concatenate(key_sizes)[order], order >= key_count
+    return row[order], begin[order], size[order], order >= key_count
 
 
 def split_at_spaces(texts: bytes, row: Array, begin: Array, end: Array) -> tuple[Array, Array, Array]:

@@ -43,7 +43,9 @@ class StringHashes:
         """
         hashes = np.empty(len(begin), np.uint32)
         units = size.copy()
-        bounds = [0, *np.searchsorted(begin, np.arange(PIECE_SIZE, len(texts), PIECE_SIZE)).tolist(), len(begin)]
+        bounds = [0, len(begin)]
+        if len(texts) > PIECE_SIZE:
+            bounds[1:1] = np.searchsorted(begin, np.arange(PIECE_SIZE, len(texts), PIECE_SIZE)).tolist()
         for first, behind in pairwise(bounds):
             if first < behind:
                 runs = slice(first, behind)
