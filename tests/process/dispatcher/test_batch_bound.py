@@ -61,7 +61,7 @@ def test_after_a_kill_a_fraction_comes_and_grows_again():
     assert (bound.record_count, bound.size) == (32, 5_000)
     assert grown(bound, 0.0001)[:3] == [32, 64, 128]
     assert bound.size > 5_000
-    assert smaller_batch(BatchSize(3, 5)) == (1, 1)
+    assert smaller_batch(BatchSize(3, 5)) == BatchSize(1, 1)
 
 
 def test_a_plugin_that_reads_the_log_itself_is_bounded_by_bytes():

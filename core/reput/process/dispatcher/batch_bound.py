@@ -8,7 +8,9 @@ begins with a fraction of that batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 __all__ = ["BatchBound", "BatchSize", "smaller_batch"]
 
@@ -28,7 +30,7 @@ SLOW_SHARE = 1 / 2
 KILLED_SHARE = 8
 
 
-class BatchSize(NamedTuple):
+class BatchSize(msgspec.Struct, frozen=True, gc=False):
     """Records of a batch (0 if the plugin gets only positions) and log bytes that it covers."""
 
     record_count: int

@@ -473,7 +473,10 @@ class DispatcherLoop:
 
     def bound(self) -> int:
         """Return the commit-log offset up to which the loop may dispatch now."""
-        bound = self.predecessors.limit((self.header.durable if self.durable_only else self.header.appended) or 0)
+        bound = (self.header.durable if self.durable_only else self.header.appended) or 0
+        if not self.predecessors.cells:
+            return bound
+        bound = self.predecessors.limit(bound)
         return min(bound, self.cursor.commit_log_offset) if self.flushing.holds() else bound
 
     def leave_ring(self) -> None:

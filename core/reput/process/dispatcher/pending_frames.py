@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from reput.process.frames.frame import BATCH, DELETE_TOPIC, Frame, cut_columns
 from reput.process.frames.joined_frames import decode_frames
@@ -22,7 +23,7 @@ PENDING_SIZE_MAX = 8 << 20
 NO_PROPERTIES_LAST_BYTE = 0xFF
 
 
-class TakenBatch(NamedTuple):
+class TakenBatch(msgspec.Struct, frozen=True):
     """Frames as one batch.
 
     Attributes:
@@ -111,15 +112,17 @@ class PendingFrames:
             if frame.end <= end:
                 frames.popleft()
                 continue
-            if frame.begin == end and frame.end <= reach and row_count + len(columns) <= count_max:
+            taken_count = len(columns)
+            if frame.begin == end and frame.end <= reach and row_count + taken_count <= count_max:
                 frames.popleft()
-                end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
+                end, store_timestamp = frame.end, frame.end_store_timestamp
+                ordinal = frame.ordinal + taken_count
             else:
                 cut = cut_columns(columns, end, reach, count_max - row_count)
                 if cut.end == begin and reach < bound:
                     # One record is always allowed, whatever its size.
                     cut = cut_columns(columns, end, bound, 1)
-                if cut.row_count == len(columns) and frame.end <= bound:
+                if cut.row_count == taken_count and frame.end <= bound:
                     frames.popleft()
                     end, store_timestamp, ordinal = frame.end, frame.end_store_timestamp, frame.end_ordinal
                 elif cut.end > end:
@@ -127,8 +130,9 @@ class PendingFrames:
                 else:
                     break
                 columns = cut.columns
+                taken_count = len(columns)
             epoch = frame.epoch
-            row_count += len(columns)
+            row_count += taken_count
             if columns.rows and not self.positions_only:
                 parts.append(columns)
         if end == begin:
