@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from reput.broker.broker_statistics import BrokerStatistics
 from reput.consume.pull.hold_service import HeldPull
+from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.pull_service import PullRequest, PullResult
 from reput.consume.registry.subscription import Subscription, subscribe
 from reput.embedded.store_engine import StoreEngine
@@ -51,6 +52,7 @@ class PullMessageProcessor:
         self.hold_service = services.hold_service
         self.statistics = statistics
         self.loop = asyncio.get_running_loop()
+        self.hold_service.serve_in(self.loop)
         # Answers of held pulls that the loop has not taken yet. Waking it costs a system call: one wakes it for many.
         self.answers: deque[tuple[RemotingCommand, Connection, Answer]] = deque()
         self.subscriptions: dict[tuple[str, str, str], Subscription] = {}
@@ -155,7 +157,10 @@ class PullMessageProcessor:
     # Answers.
 
     def done(self, request: RemotingCommand, connection: Connection, answer: Answer) -> None:
-        """Answer a pull from another thread."""
+        """Answer a pull, from the loop or from another thread."""
+        if running_loop() is self.loop:
+            self.answer(request, connection, answer)
+            return
         is_first = not self.answers
         self.answers.append((request, connection, answer))
         if is_first and not self.loop.is_closed():
@@ -165,15 +170,18 @@ class PullMessageProcessor:
         """Answer the pulls whose answers have come."""
         answers = self.answers
         while answers:
-            request, connection, answer = answers.popleft()
-            held = connection.attachments.get(HELD)
-            if isinstance(held, dict):
-                held.pop(request.opaque, None)
-            if isinstance(answer, PullResult):
-                connection.respond(request, self.response(request, answer))
-            elif not isinstance(answer, StoreClosed):
-                # A store that closes ends its connections, and the clients ask again elsewhere.
-                connection.respond(request, refusal(answer))
+            self.answer(*answers.popleft())
+
+    def answer(self, request: RemotingCommand, connection: Connection, answer: Answer) -> None:
+        """Answer a pull that was held, or read in a thread."""
+        held = connection.attachments.get(HELD)
+        if isinstance(held, dict):
+            held.pop(request.opaque, None)
+        if isinstance(answer, PullResult):
+            connection.respond(request, self.response(request, answer))
+        elif not isinstance(answer, StoreClosed):
+            # A store that closes ends its connections, and the clients ask again elsewhere.
+            connection.respond(request, refusal(answer))
 
     def response(self, request: RemotingCommand, result: PullResult) -> RemotingCommand:
         """Return the response for what a pull has found, and count it."""

@@ -43,6 +43,10 @@ class GrowingStore(LoopStore, Protocol):
     def appended(self) -> int:
         """Commit-log offset up to which records were appended."""
 
+    @property
+    def loops_wait_for_progress(self) -> bool:
+        """Whether an event loop waits for a dispatcher itself, without a thread."""
+
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset that the next message of a queue gets."""
 
@@ -51,7 +55,7 @@ class GrowingStore(LoopStore, Protocol):
 
 
 class Holder(Protocol):
-    """Holds waiting pulls. The service's thread calls all methods."""
+    """Holds waiting pulls. The service's thread calls all methods, a loop only `serve`."""
 
     def patience(self) -> float | None:
         """Return the seconds until the first pull expires; None: none waits."""
@@ -100,6 +104,8 @@ class ArrivalService(ServiceThread):
         # The holder of waiting pulls, and the queues that they wait for.
         self.holder: Holder | None = None
         self.held: Mapping[Queue, object] = {}
+        # The loop in which the holder is served; None: in the thread.
+        self.holder_loop: LoopArrivals | None = None
         # (end of the log, queue); None: check the deadlines.
         self.arrivals: SimpleQueue[tuple[int, Queue] | None] = SimpleQueue()
         self.loops: dict[asyncio.AbstractEventLoop, LoopArrivals] = {}
@@ -113,8 +119,10 @@ class ArrivalService(ServiceThread):
         held, loops_of_topic = self.held, self.loops_of_topic
         for queue in queues:
             if queue in held:
-                self.arrivals.put((end, queue))
-                continue
+                if self.holder_loop is None:
+                    self.arrivals.put((end, queue))
+                    continue
+                self.holder_loop.tell((end, queue))
             watching = loops_of_topic.get(queue[0])
             if watching is not None:
                 loops = tuple(watching)
@@ -133,6 +141,14 @@ class ArrivalService(ServiceThread):
     def serve_holder(self, holder: Holder, held: Mapping[Queue, object]) -> None:
         """Serve a holder, too. *held* always contains the queues that its pulls wait for."""
         self.holder, self.held = holder, held
+
+    def serve_holder_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve the holder in *loop*, which the calling thread runs, as long as the loop can wait for the queues.
+
+        The thread still ends the pulls that expire.
+        """
+        if self.holder is not None and self.store.loops_wait_for_progress:
+            self.holder_loop = LoopArrivals(loop, self.store, self.holder.serve, self.arrivals.put)
 
     def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
         """Call *grown* with the queues of *topics* that have new readable messages, until `unwatch`."""
@@ -186,7 +202,11 @@ class ArrivalService(ServiceThread):
 
     def look_again(self, queue: Queue) -> None:
         """Serve the waiters of *queue* once everything appended so far is readable."""
-        self.arrivals.put((self.store.appended, queue))
+        arrival = (self.store.appended, queue)
+        if self.holder_loop is None:
+            self.arrivals.put(arrival)
+        else:
+            self.holder_loop.tell(arrival)
 
     def look_again_if_due(self, queue: Queue, next_offset: int, looked_again_at: int) -> int:
         """Look again at a queue if a read found nothing at *next_offset* although a message was put there.

@@ -73,6 +73,10 @@ class HoldService:
         self.closed = False
         arrival_service.serve_holder(self, self.held)
 
+    def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer pulls in *loop*, which the calling thread runs: no thread stands between a message and its answer."""
+        self.arrival_service.serve_holder_in(loop)
+
     # Waiting.
 
     def pull(self, request: PullRequest, timeout: float, done: Callable[[Answer], None]) -> PullResult | None:
