@@ -1,4 +1,4 @@
-"""A stopped store in which a view has not caught up: whoever asks it is told so."""
+"""A closed store with a lagging view: queries of it print a note."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def store(tmp_path):
 
 @pytest.fixture
 def without_index(store):
-    """The same, of which the index never got anything, for lack of room perhaps."""
+    """The same, with an index that never got anything, for example for lack of space."""
     shutil.rmtree(store / "index")
     keep_dispatcher_cursors(store, read_dispatcher_cursors(store) | {"index": 0}, Files())
     return store
 
 
 def test_a_query_that_finds_nothing_says_that_the_index_is_behind(without_index, capsys):
-    """That there is none would be a wrong answer."""
+    """An empty result would be a wrong answer."""
     assert main(["query", str(without_index), "orders", "same"]) == 1
     err = capsys.readouterr().err
     assert "behind the log" in err
@@ -42,13 +42,13 @@ def test_a_query_that_finds_nothing_says_that_the_index_is_behind(without_index,
 
 
 def test_a_query_of_an_index_that_has_caught_up_says_nothing(store, capsys):
-    """What it does not find is not there."""
+    """If it finds nothing, there is nothing."""
     assert main(["query", str(store), "orders", "absent"]) == 1
     assert capsys.readouterr().err == ""
 
 
 def test_a_stopped_store_shows_how_far_a_view_is_behind(without_index, capsys):
-    """Closed as it is, nothing can be further than what is on disk."""
+    """The lag is that of the data on disk."""
     assert main(["status", str(without_index), "--format", "json"]) == 0
     status = json.loads(capsys.readouterr().out)
     lag = {row["name"]: row["lag_bytes"] for row in status["dispatchers"]}
@@ -56,13 +56,13 @@ def test_a_stopped_store_shows_how_far_a_view_is_behind(without_index, capsys):
 
 
 def test_a_check_says_that_an_enabled_view_is_not_there(without_index, capsys):
-    """No difference, because the view had promised nothing; but not to be passed over."""
+    """It is not a difference, because the view had confirmed nothing; but it is reported."""
     assert main(["check", str(without_index)]) == 0
     assert "view=index durable_cursor=0" in capsys.readouterr().out
 
 
 def test_a_view_that_lost_what_was_on_disk_is_different(store, capsys):
-    """A correct prefix is not enough, where its dispatcher had said how far it was."""
+    """A correct prefix is not enough if its dispatcher had recorded a later position."""
     for file in (store / "index").iterdir():
         file.write_bytes(bytes(file.stat().st_size))
     assert main(["check", str(store)]) == 1

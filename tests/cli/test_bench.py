@@ -13,17 +13,17 @@ from reput.cli import bench, main
 
 
 def figures_left_out(report):
-    """Return the figures that the tables for people have no number for."""
+    """Return the figures without a number in the text tables."""
     return [figure.what for figure in FIGURES[report["bench"]] if look_up(report, figure.path) is None]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["append", "read", "rebuild", "sync"])
 def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
-    """Which is gone afterwards."""
+    """It is removed afterwards."""
     module = __import__(f"reput.bench.{name}", fromlist=[name])
     if name == "append":
-        # The open loop runs for seconds, which nobody wants to wait for here.
+        # The open loop runs for seconds, which is too long for a test.
         monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
     code = main(["bench", name, "--directory", str(tmp_path), "--count", "640", "--size", "10"])
     assert code == 0
@@ -36,7 +36,7 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.processes
 def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
-    """Its scratch stores and its plugins are gone afterwards."""
+    """Its scratch stores and its plugins are removed afterwards."""
     module = __import__("reput.bench.dispatch", fromlist=["dispatch"])
     monkeypatch.setattr(module, "put_to_readable", lambda *arguments: {})
     monkeypatch.setattr(module, "PAUSED_COUNTS", (1, 2))
@@ -55,7 +55,7 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.processes
 def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
-    """Rates, times, and what those cost who wait."""
+    """Rates, times, and the cost of waiting."""
     module = __import__("reput.bench.consume", fromlist=["consume"])
     monkeypatch.setattr(module, "WAITING_QUEUES", 20)
     few = ["--count", "640", "--size", "10", "--wake-ups", "30", "--delayed", "1000"]
@@ -72,7 +72,7 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
 @pytest.mark.processes
 @pytest.mark.parametrize("grows", ["topics", "groups", "delayed", "chain"])
 def test_growth_is_measured(grows, tmp_path, monkeypatch):
-    """Each cost that has a law, of a store that grows in each way."""
+    """Each cost with a law, for a store that grows in each way."""
     monkeypatch.setattr(growth, "WARM_UP_ROUNDS", 0)
     monkeypatch.setattr(growth, "INDEX_TIME_S", 0)
     monkeypatch.setattr(growth.Side, "command", lambda *_: 1.0)
@@ -95,13 +95,13 @@ def test_growth_is_told_as_a_table(tmp_path, monkeypatch, capsys):
 
 
 def test_a_part_that_grows_nothing_is_refused(capsys):
-    """The known ones are named."""
+    """The error lists the known ones."""
     assert main(["bench", "growth", "--only", "colours"]) == 2
     assert "known=topics,groups,delayed,chain" in capsys.readouterr().err
 
 
 def test_a_linear_cost_may_grow_as_the_store_does():
-    """And a flat one not at all: of each the sizes are compared that tell most."""
+    """A flat one may not grow at all: for each, the most informative sizes are compared."""
     topics = {"put": [10e-6, 11e-6, 13e-6], "topic list": [0.5, 0.6, 11.0], "open": [0.1, 0.2, 5.0]}
     rows = {what: growth.row_of("topics", what, [10, 1000, 20_000], [costs]) for what, costs in topics.items()}
     assert [(rows[what]["compared"], rows[what]["kept"]) for what in topics] == [
@@ -120,7 +120,7 @@ def test_a_linear_cost_may_grow_as_the_store_does():
 
 
 def test_sizes_without_options_are_those_of_a_short_run():
-    """And --full those of a large store; what is given goes before both."""
+    """--full selects those of a large store; explicit sizes override both."""
     assert growth.sizes_up_to(False)["topics"] == [10, 1000]
     full = growth.sizes_up_to(True, groups=50)
     assert full == {
@@ -143,7 +143,7 @@ def test_decoding_is_measured_without_spark(tmp_path, capsys):
 
 @pytest.mark.processes
 def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
-    """By processes of their own, which find every message after a close and after a kill."""
+    """By separate processes, which find every message after a close and after a kill."""
     command = ["bench", "open", "--directory", str(tmp_path), "--bytes", "1048576", "--rounds", "1"]
     assert main(command) == 0
     report = json.loads(capsys.readouterr().out)
@@ -155,7 +155,7 @@ def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
 
 
 def test_people_get_a_table(capsys):
-    """What was measured, what is asked of it, and whether that was kept; others are left out."""
+    """The figure, its goal, and whether it was met; other values are omitted."""
     machine = {"processor": "A", "cores": 2, "python": "3.11.7", "file_system": "ext4", "reput": "0.1.0"}
     report = {"bench": "read", "machine": machine, "in_order_per_s": 612_345, "by_key": {"p50_us": 30.5}}
     bench.print_report(report, bench.OutputFormat.TEXT)
@@ -170,6 +170,6 @@ def test_people_get_a_table(capsys):
 
 @pytest.mark.parametrize("arguments", [("append", "--count", "none"), ("ring", "--rounds", "0"), ("swim",)])
 def test_a_wrong_request_is_refused(arguments, capsys):
-    """By its name."""
+    """By name."""
     assert main(["bench", *arguments]) == 2
     assert arguments[-1] in capsys.readouterr().err

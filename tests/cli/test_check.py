@@ -1,4 +1,4 @@
-"""`reput check`: the report for people, and its exit code. What it finds is held by the tests of the engine."""
+"""`reput check`: the text report, and its exit code. The tests of the engine cover its findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def view(state: str = "equal", **more: Any) -> dict[str, Any]:
 
 
 def report(**more: Any) -> dict[str, Any]:
-    """Return a report in which all is well, but for *more*."""
+    """Return a report without problems, except for *more*."""
     views = {"consume_queue": view(), "index": view()}
     log = {"segments": 2, "records": 5, "bytes": 900, "clean_shutdown": True}
     return {"ok": True, "store": "/s", **log, "damage": [], "stale": [], "views": views, "notes": [], **more}
@@ -31,7 +31,7 @@ def test_people_see_log_views_and_verdict():
 
 
 def test_people_see_what_is_wrong_and_where():
-    """Ranges, differences, counts; the last line says what it comes to."""
+    """Ranges, differences, counts; the last line summarises them."""
     damage = [{"from": 100, "until": 400, "reason": "a CRC does not match"}]
     stale = [{"from": 900, "until": 950, "reason": "left of an older history"}]
     views = {
@@ -58,7 +58,7 @@ def test_people_see_what_is_wrong_and_where():
 
 
 def test_the_answer_is_the_exit_code(golden_read_only, capsys):
-    """0 for a store in order, 1 for a damaged one; JSON is one object."""
+    """0 for an undamaged store, 1 for a damaged one; JSON is one object."""
     assert main(["check", str(golden_read_only("batch-4.9") / "store"), "--format", "json"]) == 0
     good = json.loads(capsys.readouterr().out)
     assert good["ok"] is True
@@ -71,7 +71,7 @@ def test_the_answer_is_the_exit_code(golden_read_only, capsys):
 
 
 def test_another_engine_is_found_by_its_name(golden_read_only, monkeypatch, capsys):
-    """It is asked for the same report; one that nobody brings is refused."""
+    """Its report has the same form; an unknown one is refused."""
     asked = []
 
     class Engine:

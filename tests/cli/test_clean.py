@@ -20,7 +20,7 @@ SETTINGS = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue
 
 @pytest.fixture
 def store(memory_directory) -> Path:
-    """A closed store of several segments, all of them 100 hours old; not on the disk, which may be rather full."""
+    """A closed store of several segments, all of them 100 hours old; in memory, because the disk may be rather full."""
     path = memory_directory / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"], **SETTINGS) as opened:
         for number in range(60):
@@ -35,7 +35,7 @@ def age(path: Path) -> None:
 
 
 def test_a_dry_run_says_what_would_go_and_why_and_changes_nothing(store):
-    """A row a segment; the one that the log ends in stays."""
+    """One row per segment; the one in which the log ends stays."""
     before = tree_digest(store)
     ended = run_reput("clean", store, "--dry-run", "--format", "json")
     assert ended.code == 0, ended.stderr
@@ -50,7 +50,7 @@ def test_a_dry_run_says_what_would_go_and_why_and_changes_nothing(store):
 
 
 def test_segments_go_and_the_views_follow(store):
-    """What is left is a store like any other: it checks, it is read, and it goes on."""
+    """The result is an ordinary store: it can be checked, read and continued."""
     ended = run_reput("clean", store)
     assert ended.code == 0, ended.stderr
     last_line = ended.stdout.splitlines()[-1]
@@ -69,14 +69,14 @@ def test_segments_go_and_the_views_follow(store):
 
 
 def test_young_segments_stay(store):
-    """They have not had their time; how long that is may be set."""
+    """They have not expired; the retention time can be set."""
     ended = run_reput("clean", store, "--set", "fileReservedTime=101")
     assert ended.stdout.splitlines()[-1].startswith("removed 0 of ")
     assert "it has not had its time" in ended.stdout
 
 
 def test_what_a_dispatcher_does_not_have_stays(store):
-    """One that was enabled and has said nothing of itself is waited for; after its time it is not."""
+    """An enabled dispatcher without a recorded position is waited for, up to its time limit."""
     keep_dispatcher_cursors(store, {"index": 0}, Files())
     rows = run_reput("clean", store, "--dry-run", "--format", "json").rows()
     assert not any(row["goes"] for row in rows)
@@ -87,13 +87,13 @@ def test_what_a_dispatcher_does_not_have_stays(store):
 
 @pytest.mark.processes
 def test_a_store_that_is_open_is_cleaned_by_its_own_process(store):
-    """By its own settings; the segments are gone when the command ends, and the store goes on."""
+    """By its own settings; the segments are gone when the command ends, and the store continues."""
     with reput.open(store, dispatchers=["consume_queue"], **SETTINGS) as opened:
         opened.wait_for("consume_queue", opened.appended, 60.0)
         ended = run_reput("clean", store, "--set", "fileReservedTime=1000", "--format", "json")
         assert ended.code == 0, ended.stderr
         rows = ended.rows()
-        # What the log ends in stays, and what was made ahead.
+        # The segment in which the log ends stays, and so does one created in advance.
         assert [row["goes"] for row in rows] == [True] * (len(rows) - 2) + [False, False]
         assert len(rows) > 3
         assert not any((store / "commitlog" / row["segment"]).exists() for row in rows[:-2])
@@ -113,14 +113,14 @@ def test_a_store_that_is_open_without_processes_is_refused_and_the_holder_named(
 
 
 def test_what_is_no_store_is_refused(tmp_path):
-    """And nothing is made in it."""
+    """Nothing is created in it."""
     assert run_reput("clean", tmp_path).code == 3
     assert list(tmp_path.iterdir()) == []
     assert run_reput("clean", tmp_path / "absent", "--dry-run").code == 3
 
 
 def test_a_store_of_rocketmq_is_cleaned_by_rocketmq_s_rules(golden):
-    """Nothing of reput's was ever attached to it, so nobody is waited for."""
+    """No dispatcher of reput was ever attached to it, so none is waited for."""
     store = golden("basic-5.3") / "store"
     age(store)
     rows = run_reput("clean", store, "--dry-run", "--format", "json").rows()

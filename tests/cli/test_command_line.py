@@ -1,4 +1,4 @@
-"""What the other tests of verbs stand on: in the test's own process `reput` says and does what it does in another."""
+"""The basis of the other verb tests: `reput` behaves the same in the test's process as in a separate one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_verb_ends_alike_in_both(arguments, code, tmp_path):
 
 
 def test_what_a_started_process_prints_is_kept(monkeypatch):
-    """It inherits the descriptors, and reads what stdin has; afterwards they lead where they led before."""
+    """It inherits the descriptors, and reads stdin; afterwards they are restored."""
     before = [os.fstat(descriptor) for descriptor in range(3)], sys.stdin, sys.stdout, sys.stderr
     monkeypatch.setattr("command_line.main", lambda arguments: os.system("cat; echo wrong >&2") or 7)
     ended = run_reput(stdin="ü\n")
@@ -57,7 +57,7 @@ def test_what_a_started_process_prints_is_kept(monkeypatch):
     ],
 )
 def test_a_verb_that_changes_the_process_fails_its_test(changed, leave, monkeypatch, tmp_path):
-    """The next one would run in what it left."""
+    """The next one would run in a changed process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEFT", "0")
     monkeypatch.setattr(sys, "path", [*sys.path])

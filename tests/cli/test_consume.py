@@ -22,7 +22,7 @@ TOPIC = "Meadow_orders-12"
 
 @pytest.fixture
 def consume(capsys):
-    """Run a consume and return the rows it printed."""
+    """Run a consume and return the printed rows."""
 
     def run(store: Path, *options: object, code: int = 0) -> list[dict[str, Any]]:
         assert main(["consume", str(store), *map(str, options), "--format", "json"]) == code
@@ -57,7 +57,7 @@ def test_a_time_begins_in_the_middle(consume, golden_read_only):
 
 
 def test_a_group_reads_every_message_once(consume, golden):
-    """It goes on where it left off; --from holds for what it never consumed only."""
+    """It continues where it left off; --from only applies to queues without a committed offset."""
     store = golden("basic-5.3") / "store"
     whole = consume(store, TOPIC)
     first = consume(store, TOPIC, "--group", "billing", "--count", 30)
@@ -82,7 +82,7 @@ def test_a_group_reads_every_message_once(consume, golden):
     ],
 )
 def test_a_wrong_request_is_refused(options, named, golden_read_only, capsys):
-    """Exit code 2, the name in the sentence, and what to do."""
+    """Exit code 2, with the name in the error, and advice."""
     assert main(["consume", str(golden_read_only("basic-5.3") / "store"), TOPIC, *options]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -92,13 +92,13 @@ def test_a_wrong_request_is_refused(options, named, golden_read_only, capsys):
 
 @pytest.mark.parametrize("topic", ["", "..", "../commitlog"])
 def test_a_topic_that_leads_elsewhere_is_refused(topic, golden_read_only, capsys):
-    """And not just without messages."""
+    """It is not treated as a topic without messages."""
     assert main(["consume", str(golden_read_only("basic-5.3") / "store"), topic]) == 2
     assert "TOPIC" in capsys.readouterr().err
 
 
 def test_a_group_is_not_made_for_a_topic_that_is_not_there(consume, golden):
-    """Nothing is stored of what was mistyped."""
+    """A mistyped name stores nothing."""
     store = golden("basic-5.3") / "store"
     before = (store / "config" / "subscriptionGroup.json").read_bytes()
     assert consume(store, "absent", "--group", "mistyped", code=1) == []
@@ -106,7 +106,7 @@ def test_a_group_is_not_made_for_a_topic_that_is_not_there(consume, golden):
 
 
 def test_what_lies_before_a_damaged_record_is_printed_and_committed(consume, tmp_path, capsys):
-    """Then the damage is reported; once an operator has accepted it, the group goes on behind it."""
+    """Then the damage is reported; once an operator has accepted it, the group continues after it."""
     store = tmp_path / "store"
     with reput.open(store, mode="inline", mapped_file_size_commit_log=1 << 16) as opened:
         results = [opened.put(reput.Message("orders", b"%d" % number)) for number in range(10)]
@@ -167,7 +167,7 @@ def test_following_shows_what_another_process_writes(tmp_path):
 
 
 class Offsets:
-    """Offsets that are only noted."""
+    """Offsets that are only recorded."""
 
     def __init__(self) -> None:
         self.commits: list[dict[int, int]] = []
@@ -177,7 +177,7 @@ class Offsets:
 
 
 class Reader:
-    """A reader whose position is the number of records that were read."""
+    """A reader whose position is the number of records read."""
 
     def __init__(self) -> None:
         self.positions = {0: 0}
@@ -194,21 +194,21 @@ class Reader:
 
 
 class Printer:
-    """Nobody looks."""
+    """A printer without output."""
 
     def record(self, record: int) -> None:
         pass
 
 
 def test_offsets_are_committed_now_and_then_and_at_the_end():
-    """What is committed never includes a record that is still being printed."""
+    """The committed offset never includes a record that is still being printed."""
     reader, offsets = Reader(), Offsets()
     assert Output(reader, offsets, 0.0).print(reader.records(3), Printer(), 3) == 3
     assert offsets.commits == [{0: 0}, {0: 1}, {0: 3}]
 
 
 def test_ctrl_c_keeps_what_was_printed():
-    """The next run goes on from there."""
+    """The next run continues from there."""
     reader, offsets = Reader(), Offsets()
     with pytest.raises(KeyboardInterrupt):
         Output(reader, offsets, 60.0).print(reader.records(9, interrupted_at=4), Printer(), None)
@@ -216,6 +216,6 @@ def test_ctrl_c_keeps_what_was_printed():
 
 
 def test_without_a_group_nothing_is_committed():
-    """There is nowhere to."""
+    """There is no group to commit for."""
     reader = Reader()
     assert Output(reader, None, 0.0).print(reader.records(2), Printer(), 2) == 2

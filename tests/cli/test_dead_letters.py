@@ -1,4 +1,4 @@
-"""`reput dispatcher dead-letters`: what a dispatcher rejected, seen and tried again."""
+"""`reput dispatcher dead-letters`: showing and replaying rejected records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT = 60.0
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Return a function that opens a store whose dispatcher rejects the record at 0 until a file is there."""
+    """Return a function that opens a store whose dispatcher rejects the record at 0 until a file exists."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("probe")
     monkeypatch.syspath_prepend(str(folder.folder))
@@ -35,7 +35,7 @@ def put_and_reject(opened):
 
 
 def test_what_was_rejected_is_shown_with_its_reason(store, tmp_path):
-    """As records are shown elsewhere, whether the store is open or not."""
+    """In the usual form of records, whether the store is open or not."""
     with store() as opened:
         put_and_reject(opened)
         (row,) = run_reput("dispatcher", "dead-letters", tmp_path / "store", "probe", "--format", "json").rows()
@@ -48,7 +48,7 @@ def test_what_was_rejected_is_shown_with_its_reason(store, tmp_path):
 
 
 def test_a_running_dispatcher_takes_them_at_once(store, tmp_path):
-    """And what it rejects once more, stays."""
+    """Records that it rejects again stay."""
     with store() as opened:
         put_and_reject(opened)
         replay = ["dispatcher", "dead-letters", tmp_path / "store", "probe", "--replay", "--format", "json"]
@@ -61,7 +61,7 @@ def test_a_running_dispatcher_takes_them_at_once(store, tmp_path):
 
 
 def test_one_that_does_not_run_gets_them_when_it_starts(store, tmp_path):
-    """The wish is kept."""
+    """The request is stored."""
     with store() as opened:
         put_and_reject(opened)
     done = run_reput("dispatcher", "dead-letters", tmp_path / "store", "probe", "--replay")
@@ -74,7 +74,7 @@ def test_one_that_does_not_run_gets_them_when_it_starts(store, tmp_path):
 
 
 def test_a_dispatcher_that_rejected_nothing_has_none(store, tmp_path):
-    """That is no error."""
+    """That is not an error."""
     with store() as opened:
         put_and_reject(opened)
     done = run_reput("dispatcher", "dead-letters", tmp_path / "store", "consume_queue")
@@ -82,7 +82,7 @@ def test_a_dispatcher_that_rejected_nothing_has_none(store, tmp_path):
 
 
 def test_a_name_that_nobody_has_is_refused(store, tmp_path):
-    """Nothing would be shown of a mistyped one, as if nothing had been rejected; those of who left are shown."""
+    """A mistyped name must not look as if nothing had been rejected; letters of detached dispatchers are shown."""
     with store() as opened:
         put_and_reject(opened)
     for options in ((), ("--replay",)):

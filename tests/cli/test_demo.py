@@ -1,4 +1,4 @@
-"""`reput demo`: what it shows, and its exit code."""
+"""`reput demo`: its output and its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reput.process.control.dispatcher_row import DispatcherRow
 @pytest.mark.slow
 @pytest.mark.processes
 def test_every_claim_is_shown_and_holds(tmp_path):
-    """Without Spark its last line says that this was asked for."""
+    """Without Spark its last line says that this was requested."""
     ended = run_reput_process("demo", "--directory", tmp_path / "demo", "--records", 4000, "--no-spark")
     assert ended.code == 0, ended.stderr
     lines = ended.stdout.splitlines()
@@ -33,7 +33,7 @@ def test_every_claim_is_shown_and_holds(tmp_path):
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """Run a demo that makes these claims, and return exit code and output."""
+    """Run a demo with these claims, and return exit code and output."""
 
     def run_with(*checks: Check, options: tuple[str, ...] = ()) -> tuple[int, str]:
         def run_demo(directory: Path, reporter: Shown, *, records: int, spark: bool) -> DemoReport:
@@ -50,7 +50,7 @@ def run(monkeypatch, tmp_path, capsys):
 
 
 def test_claims_steps_and_a_way_on_are_printed(run, tmp_path):
-    """What was skipped comes last."""
+    """Skipped parts come last."""
     code, out = run(Check("a", True, "x=1"), Check("lake", None, "Java is missing"), options=("--records", "2000"))
     assert code == 0
     store = tmp_path / "demo" / "store"
@@ -77,14 +77,14 @@ def test_a_claim_that_does_not_hold_is_the_answer_no(run):
 
 
 def test_claims_are_json_rows(run):
-    """And nothing else."""
+    """There is no other output."""
     code, out = run(Check("a", None, "x"), options=("--format", "json"))
     assert code == 0
     assert [json.loads(line) for line in out.splitlines()] == [{"name": "a", "held": None, "detail": "x"}]
 
 
 def test_the_folder_has_to_be_empty(tmp_path, capsys):
-    """Nothing of somebody's is ever in the way."""
+    """Existing files are never touched."""
     (tmp_path / "holiday.txt").write_text("photos")
     assert main(["demo", "--directory", str(tmp_path)]) == 2
     assert f"directory={tmp_path}" in capsys.readouterr().err
@@ -94,13 +94,13 @@ def test_the_folder_has_to_be_empty(tmp_path, capsys):
 
 
 def test_without_a_folder_a_temporary_one_is_made(monkeypatch, tmp_path):
-    """Which stays, for a look."""
+    """It stays, for inspection."""
     monkeypatch.setattr(demo.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
     assert scratch_folder(None) == tmp_path / "reput-demo-"
 
 
 class Terminal(io.StringIO):
-    """A stderr that a person looks at."""
+    """A stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -113,7 +113,7 @@ def dispatcher(name: str, lag_bytes: int) -> DispatcherRow:
 
 
 def test_progress_is_shown_live_to_people(monkeypatch, capsys):
-    """On stderr, a row for each dispatcher; where nobody looks, nothing."""
+    """On stderr, a row for each dispatcher; without a terminal, nothing."""
     shown = Shown(OutputFormat.TEXT)
     shown.progress(1000, [dispatcher("index", 40)])
     assert capsys.readouterr() == ("", "")
@@ -129,7 +129,7 @@ def test_progress_is_shown_live_to_people(monkeypatch, capsys):
 
 
 def test_the_summary_counts_what_was_tried():
-    """A part that was left out is no failure."""
+    """A skipped part is not a failure."""
     report = DemoReport(Path("/d"), [Check("a", True, ""), Check("b", None, "no Java")])
     assert "1 of 1 claims held" in ending(report)
     assert ending(report).splitlines()[-1] == "skipped: b: no Java"

@@ -17,7 +17,7 @@ from reput.store.state.store_lock import LockState, StoreLock
 
 
 def test_every_warning_and_problem_comes_with_an_advice():
-    """And what is well needs none; names are not given twice."""
+    """Findings without a problem need none; names are unique."""
     found = list(machine_findings())
     assert len({finding.name for finding in found}) == len(found)
     for finding in found:
@@ -47,7 +47,7 @@ def test_only_problems_make_exit_code_1(monkeypatch, capsys):
 
 
 def test_a_processor_that_the_ring_does_not_cover_is_a_problem(monkeypatch):
-    """With inline mode as the way out."""
+    """The advice is inline mode."""
 
     def refuse() -> None:
         raise RingError("not proved here: machine=m68k", 'open the store with mode="inline"')
@@ -70,13 +70,13 @@ def test_an_old_kernel_is_a_problem(release, state, monkeypatch):
 
 @pytest.mark.parametrize(("soft", "state"), [(1024, "warning"), (4096, "ok"), (resource.RLIM_INFINITY, "ok")])
 def test_few_open_files_are_a_warning(soft, state, monkeypatch):
-    """The command that raises the limit stands in the advice."""
+    """The advice has the command that raises the limit."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
     assert findings.open_files().state == state
 
 
 def test_a_plain_crcmod_is_a_warning(monkeypatch):
-    """It works, and slowly."""
+    """It works, but slowly."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert findings.checksums().state == "warning"
     assert [finding.state for finding in findings.packages()] == ["warning", "warning"]
@@ -92,7 +92,7 @@ def test_a_plain_crcmod_is_a_warning(monkeypatch):
     ],
 )
 def test_java_has_to_be_new_enough_for_spark(printed, state, finding, tmp_path, monkeypatch):
-    """Which it is by what it says of itself."""
+    """By its own version output."""
     (tmp_path / "bin").mkdir()
     java = tmp_path / "bin" / "java"
     java.write_text(f"#!/bin/sh\necho '{printed}' >&2\n")
@@ -104,7 +104,7 @@ def test_java_has_to_be_new_enough_for_spark(printed, state, finding, tmp_path, 
 
 
 def test_without_java_only_spark_is_missing(monkeypatch, tmp_path):
-    """So it is no problem."""
+    """So it is not a problem."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert findings.java().state == "warning"
@@ -113,7 +113,7 @@ def test_without_java_only_spark_is_missing(monkeypatch, tmp_path):
 
 
 def test_a_dispatcher_that_cannot_be_loaded_is_a_problem(monkeypatch):
-    """The last line of its traceback says why."""
+    """The last line of its traceback has the reason."""
     entry = CatalogueEntry("lake", "lake", "no_such_module", "some-plugin", "1.2", "/somewhere", editable=True)
     monkeypatch.setattr("reput.process.plugin.catalogue.installed_dispatchers", lambda: {"lake": entry})
     [found] = findings.plugins()
@@ -123,21 +123,21 @@ def test_a_dispatcher_that_cannot_be_loaded_is_a_problem(monkeypatch):
 
 @pytest.mark.parametrize(("kind", "state"), [("nfs4", "warning"), ("tmpfs", "warning"), ("ext4", "ok")])
 def test_some_file_systems_are_no_place_for_a_store(kind, state, monkeypatch, tmp_path):
-    """Networks break locks and mappings; memory forgets."""
+    """Network file systems break locks and mappings; files in memory do not last."""
     monkeypatch.setattr(findings, "file_system_type", lambda path: kind)
     assert findings.file_system(tmp_path).state == state
 
 
 @pytest.mark.parametrize(("used", "free", "state"), [(10, 90, "ok"), (91, 9, "warning")])
 def test_a_full_disk_is_a_warning(used, free, state, monkeypatch, golden_read_only):
-    """Before it is an error."""
+    """Before it becomes an error."""
     usage = shutil._ntuple_diskusage(100 << 20, used << 20, free << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert findings.free_space(golden_read_only("basic-4.9") / "store").state == state
 
 
 def test_whoever_holds_the_store_is_named(golden):
-    """By process id; a store that nobody closed is a warning."""
+    """By process id; a store that was not closed is a warning."""
     store = golden("basic-4.9") / "store"
     (store / "abort").touch()
     assert findings.holder(store).state == "warning"
@@ -150,7 +150,7 @@ def test_whoever_holds_the_store_is_named(golden):
 
 
 def test_a_holder_that_cannot_be_seen_is_not_taken_for_none(golden, monkeypatch):
-    """As one in another container, or of a store whose lock this user may not open."""
+    """For example one in another container, or of a store whose lock this user may not open."""
     store = golden("basic-4.9") / "store"
     for state, found in ((LockState(True, None), "held by pid=unknown"), (LockState(None, None), "may not see")):
         monkeypatch.setattr(StoreLock, "look", lambda *_, state=state: state)
@@ -158,7 +158,7 @@ def test_a_holder_that_cannot_be_seen_is_not_taken_for_none(golden, monkeypatch)
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path, capsys):
-    """With exit code 3, and nothing on stdout."""
+    """With exit code 3, and no output on stdout."""
     assert main(["doctor", str(tmp_path)]) == 3
     out, err = capsys.readouterr()
     assert out == ""
@@ -166,6 +166,6 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path, capsys):
 
 
 def test_a_store_has_five_findings(golden_read_only):
-    """Where it lies, what room it has, whether it may be written, who does, and whether its times are ahead."""
+    """Its place, the free space, write permission, the writer, and whether its times are ahead."""
     found = list(store_findings(golden_read_only("basic-5.3") / "store"))
     assert [finding.name for finding in found] == ["file system", "disk", "permissions", "writer", "store times"]

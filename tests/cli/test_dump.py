@@ -1,4 +1,4 @@
-"""`reput dump`: ranges, topics, counts, bodies. That its records are RocketMQ's is held by the golden tests."""
+"""`reput dump`: ranges, topics, counts, bodies. The golden tests compare its records with RocketMQ's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(store, capsys):
 
 
 def test_a_range_is_a_part_of_the_whole(rows):
-    """Rows that begin from --from on and before --until."""
+    """Rows that begin at or after --from and before --until."""
     whole = rows()
     begin, until = whole[100]["commit_log_offset"], whole[110]["commit_log_offset"]
     assert rows("--from", begin, "--until", until) == whole[100:110]
@@ -49,7 +49,7 @@ def test_a_topic_and_a_count_choose_records(rows):
 
 
 def test_blanks_are_rows(rows):
-    """With their size; the next record lies behind them."""
+    """With their size; the next record follows them."""
     whole = rows("--body", "none")
     number = next(number for number, row in enumerate(whole) if row["kind"] == "blank")
     blank, following = whole[number : number + 2]
@@ -65,7 +65,7 @@ def test_bodies_are_shown_as_asked(rows):
 
 
 def test_people_see_a_line_for_each_row(store, capsys):
-    """Offset and size first; a long body is shortened unless it was asked for."""
+    """Offset and size first; a long body is shortened unless requested."""
     assert main(["dump", str(store)]) == 0
     lines = capsys.readouterr().out.splitlines()
     blank = next(line for line in lines if line.endswith("  blank"))
@@ -76,7 +76,7 @@ def test_people_see_a_line_for_each_row(store, capsys):
 
 
 def test_damage_is_a_row_and_the_answer_no(golden_read_only, capsys):
-    """The dump goes on behind it."""
+    """The dump continues after it."""
     damaged = golden_read_only("damaged-4.9") / "clean-before" / "store"
     assert main(["dump", str(damaged), "--body", "none"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -85,7 +85,7 @@ def test_damage_is_a_row_and_the_answer_no(golden_read_only, capsys):
 
 
 def test_an_offset_is_not_negative(store, capsys):
-    """The option is named."""
+    """The error names the option."""
     assert main(["dump", str(store), "--from", "-1"]) == 2
     assert "--from" in capsys.readouterr().err
 
@@ -99,7 +99,7 @@ def test_an_offset_is_not_negative(store, capsys):
     ],
 )
 def test_a_view_is_dumped_unit_by_unit(golden_read_only, view, fields, capsys):
-    """As it stands in its files; bit maps are base64."""
+    """As in its files; bit maps are base64."""
     store = str(golden_read_only("ext-4.9") / "store")
     assert main(["dump", store, "--view", view, "--count", "5", "--format", "json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -110,7 +110,7 @@ def test_a_view_is_dumped_unit_by_unit(golden_read_only, view, fields, capsys):
 
 
 def test_units_of_one_queue_are_its_records(rows):
-    """In its order."""
+    """In order."""
     [record] = rows("--count", 1)
     where = ("--topic", record["topic"], "--queue-id", record["queue_id"])
     units = rows("--view", "consume_queue", *where)
@@ -130,6 +130,6 @@ def test_units_of_one_queue_are_its_records(rows):
     ],
 )
 def test_options_that_do_not_go_together_are_refused(store, options, named, capsys):
-    """By their names, with exit code 2."""
+    """By name, with exit code 2."""
     assert main(["dump", str(store), *options]) == 2
     assert named in capsys.readouterr().err

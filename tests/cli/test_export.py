@@ -37,7 +37,7 @@ def test_nothing_is_made_without_a_store(tmp_path, capsys):
 
 
 def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, capsys):
-    """Spark's from --set, the topics by option; the report comes as a line for people, too."""
+    """Spark's settings from --set, the topics by option; the report also has a text form."""
     calls = []
 
     def run(store, lake, **options):
@@ -64,14 +64,14 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
 
 
 def test_a_storage_option_has_a_name_and_a_value(golden_read_only, tmp_path, capsys):
-    """Else it is refused; what might be a key is not printed."""
+    """Otherwise it is refused; a possible secret is not printed."""
     store = golden_read_only("batch-4.9") / "store"
     assert main(["export", str(store), str(tmp_path), "--storage-option", "=secret"]) == 2
     assert "secret" not in capsys.readouterr().err
 
 
 def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_only, tmp_path, capsys):
-    """With rate and lag; what was asked for is ended in order, also when somebody sends SIGTERM."""
+    """With rate and lag; it ends in order, also by SIGTERM."""
     ended = []
 
     def run(store, lake, **options):
@@ -93,6 +93,6 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
 
 
 def test_an_export_that_nobody_brings_is_refused():
-    """By its name."""
+    """By name."""
     with pytest.raises(DispatcherError, match="export=iceberg"):
         find_export("iceberg")

@@ -1,4 +1,4 @@
-"""What an exception means to the person who typed the command."""
+"""The output of the command line for each exception."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_an_error_is_a_sentence_an_advice_and_an_exit_code(error: Exception, cod
     [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, errors.ReputError)],
 )
 def test_every_error_has_an_advice(error: type[errors.ReputError]):
-    """Its own, where it brings one."""
-    # RocketMQ's number for a refusal comes first.
+    """Its own, if it has one."""
+    # RocketMQ's code for a refusal comes first.
     numbers = (1,) if error is errors.RequestRefused else ()
     assert failure_of(error(*numbers, "text")).advice
     assert failure_of(error(*numbers, "text", "Do this.")).advice == "Do this."
@@ -53,7 +53,7 @@ def test_every_error_has_an_advice(error: type[errors.ReputError]):
 
 
 def test_a_filter_that_does_not_parse_is_a_wrong_request():
-    """The position stands in the sentence."""
+    """The error has the position."""
     with pytest.raises(ValueError, match="position") as caught:
         parse("a >")
     failure = failure_of(caught.value)
@@ -69,5 +69,5 @@ def test_what_the_system_refuses_is_named():
 
 
 def test_a_missing_extra_is_named():
-    """And how to get it."""
+    """With the command that installs it."""
     assert 'pip install "reput[spark]"' in failure_of(ModuleNotFoundError("no", name="deltalake")).advice

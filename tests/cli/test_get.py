@@ -1,4 +1,4 @@
-"""`reput get`. That it finds what RocketMQ finds is held by the golden tests."""
+"""`reput get`. The golden tests compare its results with RocketMQ's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(golden_read_only, capsys):
 
 
 def test_messages_come_in_the_order_of_the_queue(rows):
-    """One by default, or as many as are asked for."""
+    """One by default, or as many as requested."""
     [first] = rows("Meadow_orders-12", 0, 3)
     assert (first["topic"], first["queue_id"], first["queue_offset"]) == ("Meadow_orders-12", 0, 3)
     assert [row["queue_offset"] for row in rows("Meadow_orders-12", 0, 3, "--count", 4)] == [3, 4, 5, 6]
@@ -40,20 +40,20 @@ def test_what_is_not_there_is_the_answer_no(rows, where):
     [(("t", "zero", "0"), "zero"), (("t", "0", "-1"), "-1"), (("t", "0"), "QUEUE_OFFSET"), (("t", "-1", "0"), "-1")],
 )
 def test_a_word_where_a_number_is_due_is_refused(golden_read_only, where, named, capsys):
-    """Exit code 2; the sentence names it."""
+    """Exit code 2; the error names it."""
     assert main(["get", str(golden_read_only("basic-5.3") / "store"), *where]) == 2
     assert named in capsys.readouterr().err
 
 
 @pytest.fixture
 def queue(golden):
-    """Return a store to be spoilt, and the files of one of its queues."""
+    """Return a store to be damaged, and the files of one of its queues."""
     store = golden("basic-5.3") / "store"
     return store, sorted((store / "consumequeue" / "Meadow_orders-12" / "0").iterdir())
 
 
 def test_a_queue_file_of_garbage_is_an_error_that_says_so(queue, capsys):
-    """It is no queue without messages; what other queues have is there."""
+    """It does not look like a queue without messages; other queues can be read."""
     store, files = queue
     for path in files:
         path.write_bytes(b"garbage!" * (path.stat().st_size // 8))
@@ -65,7 +65,7 @@ def test_a_queue_file_of_garbage_is_an_error_that_says_so(queue, capsys):
 
 
 def test_what_lies_before_garbage_is_there(queue, capsys):
-    """It is printed, and then the error says where the garbage begins."""
+    """Earlier messages are printed, and then the error has the begin of the garbage."""
     store, files = queue
     count = files[0].stat().st_size // 20
     files[0].write_bytes(files[0].read_bytes()[:200] + b"\xff" * (count * 20 - 200))
@@ -80,7 +80,7 @@ def test_what_lies_before_garbage_is_there(queue, capsys):
 
 
 def test_garbage_in_the_middle_is_not_passed_over(queue, capsys):
-    """The queue goes on behind it."""
+    """The queue continues after it."""
     store, files = queue
     files[0].write_bytes(b"\xff" * files[0].stat().st_size)
     last = int(files[1].name) // 20

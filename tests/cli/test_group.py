@@ -12,7 +12,7 @@ from reput.cli import main
 from reput.errors import ConfigError
 from reput.store.config.config_json import parse_config
 
-# So that a whole store can be compared in no time.
+# Small sizes, so that comparing whole stores is fast.
 SMALL = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 6000,
@@ -23,7 +23,7 @@ SMALL = {
 
 @pytest.fixture
 def group(capsys):
-    """Run a verb of `reput group` and return the rows it printed."""
+    """Run a verb of `reput group` and return the printed rows."""
 
     def run(verb: str, *arguments: object, code: int = 0, json_rows: bool = True) -> list:
         options = ["--format", "json"] if json_rows else []
@@ -36,7 +36,7 @@ def group(capsys):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store of five messages, of which group ``billing`` has consumed two."""
+    """A store of five messages, two of which group ``billing`` has consumed."""
     directory = tmp_path / "store"
     with reput.open(directory, mode="inline", **SMALL) as opened:
         for number in range(5):
@@ -48,12 +48,12 @@ def store(tmp_path):
 
 
 def progress(rows: list) -> list:
-    """Return what rows say of a topic's queues."""
+    """Return the progress columns of a topic's queues."""
     return [(row["queue_id"], row["consumer_offset"], row["broker_offset"], row["lag"]) for row in rows]
 
 
 def test_groups_of_a_broker_are_shown(group, golden_read_only):
-    """With the offsets that they have committed; not a byte changes."""
+    """With their committed offsets; no byte changes."""
     store = golden_read_only("delay-retry-5.3") / "store"
     table = parse_config((store / "config" / "consumerOffset.json").read_text())["offsetTable"]
     names = {row["group"] for row in group("list", store)}
@@ -65,7 +65,7 @@ def test_groups_of_a_broker_are_shown(group, golden_read_only):
 
 
 def test_a_group_is_described_by_its_lag(group, store):
-    """And by when the last message that it consumed was stored."""
+    """With the store time of its last consumed message."""
     before = tree_digest(store)
     rows = [row for row in group("describe", store, "billing") if row["topic"] == "orders"]
     assert progress(rows) == [(0, 2, 5, 3)]
@@ -75,7 +75,7 @@ def test_a_group_is_described_by_its_lag(group, store):
 
 
 def test_a_group_is_reset_and_goes_on_there(group, store):
-    """To the beginning, to the end, to a time; the program that opens the store next sees it."""
+    """To the beginning, to the end, to a time; the next program that opens the store sees it."""
     with reput.open(store, mode="inline") as opened:
         record = opened.get("orders", queue_offset=3, count_max=1)[0]
     assert progress(group("reset", store, "billing", "orders", "--to", "latest")) == [(0, 5, 5, 0)]
@@ -87,7 +87,7 @@ def test_a_group_is_reset_and_goes_on_there(group, store):
 
 
 def test_a_reset_beside_consumers_moves_them(store):
-    """In the program that has the store open. A place that is none moves nobody."""
+    """In the program that has the store open. An invalid position moves no group."""
     with reput.open(store, mode="inline") as opened, opened.consumer("billing", "orders") as consumer:
         assert consumer.receive(20).queue_offset == 2
         opened._engine.services.administration.reset_offsets("billing", "orders", "earliest")
@@ -100,7 +100,7 @@ def test_a_reset_beside_consumers_moves_them(store):
 
 
 def test_a_group_is_made_changed_and_deleted(group, store):
-    """With its offsets, unless they are to be kept."""
+    """With its offsets, unless they are kept."""
     group("create", store, "audit", "--retry-max-times", 3, json_rows=False)
     group("update", store, "audit", "--no-consume", json_rows=False)
     row = next(row for row in group("list", store) if row["group"] == "audit")
@@ -113,7 +113,7 @@ def test_a_group_is_made_changed_and_deleted(group, store):
 
 
 def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
-    """One that is behind, but has something to read, is kept, and one of which somebody is there."""
+    """A group that lags but has messages to read is kept, and so is one with consumers."""
     assert group("clean", store) == []
     path = store / "config" / "consumerOffset.json"
     path.write_text(path.read_text().replace('"orders@billing":{0:2', '"orders@billing":{0:2\n\t\t},"gone@dead":{0:-1'))
@@ -124,7 +124,7 @@ def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
 
 
 def test_offsets_of_what_is_no_topic_are_shown_like_any(group, store):
-    """RocketMQ 4 keeps whatever a client commits; one such entry hides none of the others."""
+    """RocketMQ 4 stores whatever a client commits; one such entry hides none of the others."""
     path = store / "config" / "consumerOffset.json"
     odd = '"../../etc@billing":{0:1},"@billing":{0:1},"nothing":{-1:-5},"orders@audit":{7:9223372036854775807'
     path.write_text(path.read_text().replace('"orders@billing":{0:2', f'{odd}\n\t\t}},"orders@billing":{{0:2'))

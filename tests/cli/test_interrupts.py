@@ -1,4 +1,4 @@
-"""A command that writes ends between two messages when a signal comes, and leaves a store that is closed."""
+"""At a signal, a writing command ends between two messages, and leaves a closed store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = ("--set", "mappedFileSizeCommitLog=65536", "--set", "maxHashSlotNum=100"
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_send_that_reads_stdin_closes_the_store(tmp_path, number, code):
-    """No `abort` is left, what was sent is there, and the exit code is the signal's."""
+    """No `abort` file is left, the sent messages are stored, and the exit code is the signal's."""
     store = tmp_path / "store"
     command = [REPUT, "send", store, "orders", *SMALL, "--format", "json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -41,7 +41,7 @@ def test_a_send_that_reads_stdin_closes_the_store(tmp_path, number, code):
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_at_work_waits_for_the_end_of_the_work(number, code):
-    """It ends what is waited for next."""
+    """It ends the next wait."""
     with Interrupts() as interrupts:
         os.kill(os.getpid(), number)
         assert interrupts.received == number
@@ -51,7 +51,7 @@ def test_a_signal_at_work_waits_for_the_end_of_the_work(number, code):
 
 
 def test_one_signal_ends_the_wait_for_dispatchers_that_are_behind(tmp_path, monkeypatch, capsys):
-    """They go on at the next opening. What was sent is told, and the exit code is the signal's."""
+    """They continue at the next opening. The summary is printed, and the exit code is the signal's."""
 
     def wait_long(group, timeout):
         group.kill()
@@ -65,7 +65,7 @@ def test_one_signal_ends_the_wait_for_dispatchers_that_are_behind(tmp_path, monk
 
 
 def test_a_signal_before_the_end_does_not_cut_it_short():
-    """It has asked for this end; only another one does."""
+    """It asked for this end; only another signal cuts it short."""
     with Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGTERM)
         with interrupts.ending():
@@ -73,7 +73,7 @@ def test_a_signal_before_the_end_does_not_cut_it_short():
 
 
 def test_a_second_signal_ends_it_anywhere():
-    """Whoever presses Ctrl-C twice does not want to wait."""
+    """Pressing Ctrl-C twice means not to wait."""
     with Interrupts():
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):

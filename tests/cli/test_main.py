@@ -1,4 +1,4 @@
-"""One `reput` command: what it prints where, and its exit code."""
+"""One `reput` command: its output and its exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reput.cli.application import application
 
 
 def test_without_a_verb_it_says_what_there_is(capsys):
-    """Somebody who only looks has done nothing wrong."""
+    """Asking for help is not an error."""
     assert main([]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Usage: reput")
@@ -29,7 +29,7 @@ def test_without_a_verb_it_says_what_there_is(capsys):
 
 
 def test_the_version_is_the_distribution_s(capsys):
-    """The one that `import reput` has."""
+    """It equals that of `import reput`."""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"reput {reput.__version__}\n"
 
@@ -63,7 +63,7 @@ def test_the_version_is_the_distribution_s(capsys):
     ],
 )
 def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advice, capsys):
-    """What is wrong, and where to read on; nothing on stdout."""
+    """The error and the command for help; nothing on stdout."""
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -78,7 +78,7 @@ def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advic
     [("<&-", 0, "nothing was sent"), (">&-", 3, "stdout is closed: descriptor=1"), ("2>&-", 2, "")],
 )
 def test_a_closed_standard_stream_takes_no_file_s_place(closed, exit_code, said, tmp_path):
-    """The next file that is opened would get its number, and what is printed would go into it."""
+    """Otherwise the next opened file would get its number, and output would be written into it."""
     arguments = "send store orders --nonsense" if closed == "2>&-" else "send store orders"
     ended = subprocess.run(
         ["bash", "-c", f"{REPUT} {arguments} {closed}"], cwd=tmp_path, capture_output=True, text=True, timeout=60
@@ -88,7 +88,7 @@ def test_a_closed_standard_stream_takes_no_file_s_place(closed, exit_code, said,
 
 
 def test_a_traceback_comes_only_when_it_is_asked_for():
-    """`--traceback` may stand behind the verb, where one adds it to a line that failed."""
+    """`--traceback` may follow the verb, so that it can be appended to a failed line."""
     assert "Traceback" not in run_reput("explode").stderr
     shown = subprocess.run([REPUT, "explode", "--traceback"], capture_output=True, text=True)
     assert "Traceback (most recent call last)" in shown.stderr
@@ -96,13 +96,13 @@ def test_a_traceback_comes_only_when_it_is_asked_for():
 
 
 def test_behind_two_hyphens_everything_is_an_argument(capsys):
-    """Also what is called like an option."""
+    """Even words that look like options."""
     assert main(["plugin", "--", "--traceback"]) == 2
     assert "--traceback" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
-    """`reput … | head -1` ends quietly."""
+    """`reput … | head -1` ends silently."""
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run([REPUT, "plugin", "list"], stdout=writing, stderr=subprocess.PIPE, text=True)
@@ -113,7 +113,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
 def test_ctrl_c_is_exit_code_130(error, monkeypatch, capsys):
-    """However the version of typer tells it; quietly."""
+    """With any version of typer, and silently."""
 
     def interrupted(*arguments: object, **options: object) -> None:
         raise error
@@ -124,7 +124,7 @@ def test_ctrl_c_is_exit_code_130(error, monkeypatch, capsys):
 
 
 def test_help_loads_nothing_heavy():
-    """Neither numpy nor rich nor an engine: the first thing that one types has to answer at once."""
+    """Neither numpy nor rich nor an engine: help must appear at once."""
     code = (
         "import sys\n"
         "from reput.cli import main\n"
@@ -137,7 +137,7 @@ def test_help_loads_nothing_heavy():
 
 
 def verbs() -> list[list[str]]:
-    """Return every verb, as one types it."""
+    """Return the words of every verb."""
     alone = [[command.name] for command in application.registered_commands if not command.hidden]
     grouped = [
         [group.name, command.name]
@@ -150,7 +150,7 @@ def verbs() -> list[list[str]]:
 
 @pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 def test_every_verb_has_help_with_an_example(verb, capsys):
-    """The example is the verb itself, to be pasted."""
+    """The example contains the verb itself, and can be pasted."""
     assert main([*verb, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"Usage: reput {' '.join(verb)} ")
@@ -163,14 +163,14 @@ def pasted(verb: list[str]) -> object:
     return pytest.param(verb, id=" ".join(verb), marks=marks.get(verb[0], []))
 
 
-# Their examples find nothing wrong in the store.
+# Their examples find no problem in the store.
 SHOWS_NOTHING = (["dispatcher", "dead-letters"], ["group", "clean"])
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Callable[[Sequence[str]], Path]:
-    """Return a function that returns the folder in which these commands have run, one after the other. Most examples
-    begin alike, so each beginning runs once."""
+    """Return a function from commands to the folder in which they have run, one after the other. Most examples begin
+    with the same commands, so each beginning runs once."""
     folders: dict[tuple[str, ...], Path] = {}
 
     def folder_after(commands: Sequence[str]) -> Path:
@@ -188,7 +188,7 @@ def prepared(tmp_path_factory) -> Callable[[Sequence[str]], Path]:
 
 
 def copy_contents(source: Path, target: Path) -> None:
-    """Copy what is in one folder into another; holes in files stay holes."""
+    """Copy the content of one folder into another; holes in files stay holes."""
     subprocess.run(["cp", "-a", f"{source}/.", target], check=True)
 
 
@@ -196,7 +196,7 @@ def copy_contents(source: Path, target: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", [pasted(verb) for verb in verbs()])
 def test_the_example_works_when_it_is_pasted(verb, tmp_path, prepared, capsys):
-    """In an empty directory, as somebody tries it who has just installed reput; the shell runs its last command."""
+    """In an empty directory, right after the installation; the shell runs its last command."""
     main([*verb, "--help"])
     *before, example = capsys.readouterr().out.partition("Example:")[2].strip().split(" && ")
     assert f"reput {' '.join(verb)}" in example
@@ -210,9 +210,9 @@ def test_the_example_works_when_it_is_pasted(verb, tmp_path, prepared, capsys):
 
 
 def test_completion_is_installed_and_completes(tmp_path):
-    """`reput --install-completion` writes it for the shell; it knows the verbs."""
+    """`reput --install-completion` writes it for the shell; it completes the verbs."""
     environment = {**os.environ, "HOME": str(tmp_path)}
-    # The shell is the one that the command is typed in.
+    # The shell is the parent of the command.
     typed = ["bash", "-c", f"{REPUT} --install-completion && true"]
     installed = subprocess.run(typed, env=environment, capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr

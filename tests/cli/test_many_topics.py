@@ -1,5 +1,4 @@
-"""What commands ask of the file system where a store has many topics: each topic once, and one topic alone if one is
-asked for."""
+"""File accesses of commands on a store with many topics: once per topic, or only for the requested topic."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ import reput
 from reput.cli import main
 
 SIZES = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 400, "max_hash_slot_num": 10}
-# Of few, fewer files are looked at to learn how large they are.
+# With few topics, fewer files are read to learn their sizes.
 COUNTS = (30, 60, 90)
-# Whoever is asked for each topic, or for each group.
+# Commands that read each topic or each group.
 LISTS = (["topic", "list"], ["group", "list"])
 ONE_TOPIC = (
     ["status"],
@@ -34,7 +33,7 @@ ONE_TOPIC = (
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory) -> dict[int, Path]:
-    """Stores of so many topics with a message each, and as many groups that have consumed one of them."""
+    """Stores with this many topics of one message each, and as many groups that have consumed one message."""
     made = {}
     for count in COUNTS:
         path = made[count] = tmp_path_factory.mktemp(f"topics-{count}") / "store"
@@ -49,7 +48,7 @@ def stores(tmp_path_factory) -> dict[int, Path]:
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch, stores) -> Callable[[int, list[str]], int]:
-    """Tells how many files are opened and directories listed by a command on the store of so many topics."""
+    """Return a function that counts a command's opened files and listed directories on a store of that many topics."""
     count = 0
 
     def counting(call):
@@ -79,7 +78,7 @@ def asked(tmp_path, monkeypatch, stores) -> Callable[[int, list[str]], int]:
 
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
 def test_a_list_asks_for_each_topic_once(asked, command, capsys):
-    """Twice as many topics take twice as much."""
+    """Twice as many topics take twice as many accesses."""
     asked(COUNTS[0], command)
     few, more, most = (asked(count, command) for count in COUNTS)
     assert most - more <= more - few + 3

@@ -1,4 +1,4 @@
-"""Options that several verbs take."""
+"""Options shared by several verbs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from reput.errors import ConfigError
     ],
 )
 def test_a_time_is_a_number_or_iso_8601(text: str, time: int):
-    """Milliseconds since 1970 UTC come out."""
+    """The result is milliseconds since 1970 UTC."""
     assert parse_time(text) == time
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "2026-13-01", "१२"])
 def test_what_is_no_time_is_refused(text: str):
-    """The text stands in the sentence."""
+    """The error has the text."""
     with pytest.raises(typer.BadParameter, match="is neither milliseconds since 1970 nor a time"):
         parse_time(text)
 
 
 def test_settings_that_go_unused_are_listed_once(golden_read_only, broker_properties, capsys):
-    """On stderr, so that nobody believes they did something."""
+    """On stderr, so that they are not mistaken for effective."""
     loaded = settings_of(golden_read_only("basic-4.9") / "store", broker_properties("basic-4.9"), ["max_index_num=7"])
     assert loaded.settings.max_index_num == 7
     assert loaded.settings.max_hash_slot_num == 257
@@ -46,7 +46,7 @@ def test_settings_that_go_unused_are_listed_once(golden_read_only, broker_proper
 
 
 def test_a_wrong_setting_is_refused(golden_read_only):
-    """By its name."""
+    """By name."""
     with pytest.raises(ConfigError, match="name=colour"):
         settings_of(golden_read_only("basic-4.9") / "store", None, ["colour=blue"])
 
@@ -61,7 +61,7 @@ def leaves(command: Any, name: str = "reput") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_verb_on_a_store_takes_settings():
-    """So that a script may give the same to each of them."""
+    """So a script may pass the same settings to each of them."""
     on_stores = {
         name: {option for parameter in verb.params for option in parameter.opts}
         for name, verb in leaves(typer.main.get_command(application))
@@ -72,7 +72,7 @@ def test_every_verb_on_a_store_takes_settings():
 
 
 def test_a_setting_that_makes_no_difference_is_checked_all_the_same(tmp_path):
-    """A verb that has no use for settings refuses a wrong one, too, with or without a store."""
+    """A verb that does not use settings also refuses a wrong one, with or without a store."""
     for arguments in (["doctor"], ["doctor", str(tmp_path)], ["dispatcher", "list", str(tmp_path)]):
         with pytest.raises(ConfigError, match="nonsense"):
             typer.main.get_command(application)([*arguments, "--set", "nonsense=1"], standalone_mode=False)

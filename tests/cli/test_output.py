@@ -14,7 +14,7 @@ ROWS = [{"name": "a", "lag": 5, "error": None, "after": []}, {"name": "bcd", "la
 
 
 def test_json_is_one_object_a_line(capsys):
-    """All fields, those that a table leaves out included."""
+    """All fields, including those that a table omits."""
     assert Printer(OutputFormat.JSON, str).rows(ROWS) == 2
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
     print_table(ROWS, ("name",), OutputFormat.JSON)
@@ -22,13 +22,13 @@ def test_json_is_one_object_a_line(capsys):
 
 
 def test_text_is_what_the_verb_says(capsys):
-    """One line for each row."""
+    """One line per row."""
     Printer(OutputFormat.TEXT, lambda row: row["name"].upper()).rows(ROWS)
     assert capsys.readouterr().out == "A\nBCD\n"
 
 
 def test_a_table_has_columns_and_no_empty_ones(capsys):
-    """Numbers stand to the right; what is not known is a hyphen, never 0."""
+    """Numbers are right-aligned; unknown values are a hyphen, never 0."""
     print_table(ROWS, ("name", "lag", "after", "error"), OutputFormat.TEXT)
     assert capsys.readouterr().out == "name  lag  error\na       5  -\nbcd     -  x y\n"
     print_table([], ("name",), OutputFormat.TEXT)
@@ -41,7 +41,7 @@ def test_columns_are_as_wide_as_their_widest_cell():
 
 
 def test_a_closed_stdout_is_told_apart(monkeypatch):
-    """From a socket that broke somewhere in the engine."""
+    """It differs from a broken socket somewhere in the engine."""
 
     class Closed:
         def write(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""`reput plugin`: what is installed, and whether it keeps its contract."""
+"""`reput plugin`: the installed plugins, and tests of their contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reput.cli import main
 
 
 def test_the_built_in_dispatchers_are_listed(capsys):
-    """With the distribution that brings them, like everybody else's."""
+    """With their distribution, like all others."""
     main(["plugin", "list", "--format", "json"])
     rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     assert {"consume_queue", "index"} <= rows.keys()
@@ -23,7 +23,7 @@ def test_the_built_in_dispatchers_are_listed(capsys):
 
 
 def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it(tmp_path, monkeypatch, capsys):
-    """Under their own names, with their options; what is wrong with these is said."""
+    """Under their own names, with their options; wrong options are reported."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("sink")
     monkeypatch.syspath_prepend(str(folder.folder))
@@ -42,7 +42,7 @@ def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it
 
 
 def test_what_a_dispatcher_takes_is_shown(tmp_path, monkeypatch, capsys):
-    """With types, defaults and the schema, also while an option that it needs is missing."""
+    """With types, defaults and the schema, even while a required option is missing."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("sink", source=SINK)
     monkeypatch.syspath_prepend(str(folder.folder))
@@ -86,7 +86,7 @@ CLAUSES = ["--clause", "starts_with_nothing", "--clause", "goes_on_where_it_stop
 
 @pytest.mark.processes
 def test_a_dispatcher_is_held_to_its_contract():
-    """A line per clause, and how many of them are kept."""
+    """A line per clause, and the number of kept ones."""
     done = run_reput("plugin", "test", "consume_queue", *CLAUSES)
     assert done.code == 0, done.stdout
     first, second, last = done.stdout.splitlines()
@@ -109,7 +109,7 @@ def test_a_broken_promise_is_exit_code_1(tmp_path, monkeypatch):
 
 
 def test_an_unknown_clause_is_named_beside_the_known():
-    """So that nobody has to look them up."""
+    """The known ones are listed."""
     done = run_reput("plugin", "test", "index", "--clause", "truncated")
     assert done.code == 2
     assert "clause=truncated" in done.stderr
@@ -118,7 +118,7 @@ def test_an_unknown_clause_is_named_beside_the_known():
 
 @pytest.mark.processes
 def test_a_dispatcher_runs_in_the_command_s_own_process(tmp_path, monkeypatch):
-    """What it raises is shown as it was raised, and is exit code 1."""
+    """An exception of the plugin is shown unchanged, with exit code 1."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("probe")
     monkeypatch.setenv("PYTHONPATH", str(folder.folder))

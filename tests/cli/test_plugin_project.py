@@ -1,4 +1,4 @@
-"""`reput plugin new`: a project that works as it was written."""
+"""`reput plugin new`: a project that works without changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from source_tree import ROOT
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_new_project_installs_checks_and_passes_its_tests(tmp_path):
-    """With what its page tells, and nothing changed in it."""
+    """By the commands on its page, without any change."""
     author = AuthorEnvironment(tmp_path)
     written = author.succeed("reput plugin new word_count").splitlines()
     assert "reput-word-count/src/reput_word_count/__init__.py" in written
@@ -30,7 +30,7 @@ def test_a_new_project_installs_checks_and_passes_its_tests(tmp_path):
 
 
 def test_a_new_project_is_formatted_and_lacks_nothing(tmp_path):
-    """It reads as one that was written by hand."""
+    """It looks hand-written."""
     done = run_reput("plugin", "new", "w", "--directory", tmp_path / "w")
     assert done.code == 0, done.stderr
     assert "pip install -e" in done.stderr
@@ -41,7 +41,7 @@ def test_a_new_project_is_formatted_and_lacks_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", ["Word", "-word", "9", "_x", "a__b", "a-_b", "a-", "ä", "a.b", "a\n", ""])
 def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
-    """It names the module, the class and the distribution."""
+    """The module, the class and the distribution have that name."""
     done = run_reput("plugin", "new", "--directory", tmp_path / "w", "--", name)
     assert done.code == 2
     assert f"name={name!r}" in done.stderr
@@ -52,7 +52,7 @@ def test_a_name_that_makes_no_module_is_refused(name, tmp_path):
     "name", ["none", "true", "cursor", "options", "saved", "counter", "commit_log_dispatcher", "word-count", "a-b_c2"]
 )
 def test_a_name_may_be_any_word(name, tmp_path):
-    """What the module is made of has names, too."""
+    """It must not collide with names in the module."""
     for path in write_project(ProjectNames(name), tmp_path):
         if path.suffix == ".py":
             tree = ast.parse(path.read_text())
@@ -74,21 +74,21 @@ def test_a_name_with_hyphens_makes_a_module_with_underscores(tmp_path):
 
 @pytest.mark.parametrize(("name", "why"), [("hooks", "module=reput_hooks"), ("x" * 64, "size=64 max=63")])
 def test_a_name_that_could_not_be_installed_is_refused(name, why):
-    """A project named hooks would take the place of `reput_hooks`."""
+    """A project named hooks would replace `reput_hooks`."""
     with pytest.raises(ConfigError, match=why):
         ProjectNames(name)
     assert ProjectNames("x" * 63).name == "x" * 63
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path):
-    """Two dispatchers of one name could not be told apart."""
+    """Two dispatchers with the same name would be ambiguous."""
     done = run_reput("plugin", "new", "index", "--directory", tmp_path / "w")
     assert done.code == 2
     assert "dispatcher=index distribution=reput" in done.stderr
 
 
 def test_nothing_is_written_over(tmp_path):
-    """A folder with something in it is left alone."""
+    """A nonempty folder is left alone."""
     (tmp_path / "mine").write_text("precious")
     done = run_reput("plugin", "new", "w", "--directory", tmp_path)
     assert done.code == 2
@@ -96,6 +96,6 @@ def test_nothing_is_written_over(tmp_path):
 
 
 def test_the_templates_are_in_the_package():
-    """They are no Python, so that nobody checks or imports them."""
+    """They are not Python files, so that no tool checks or imports them."""
     templates = ROOT / "core" / "reput" / "cli" / "plugin_project" / "templates"
     assert [path for path in templates.rglob("*") if path.is_file() and path.suffix != ".template"] == []

@@ -1,4 +1,4 @@
-"""Bars on stderr."""
+"""Progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reput.cli.progress import Bar, progress_bar
 
 
 class Terminal(io.StringIO):
-    """A stderr that a person looks at."""
+    """A stderr that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def test_where_nobody_looks_nothing_is_shown():
-    """Not a byte on stderr, and rich is not even imported."""
+    """No byte on stderr, and rich is not imported."""
     code = (
         "import sys\n"
         "from reput.cli.progress import progress_bar\n"
@@ -44,7 +44,7 @@ def test_short_work_has_no_bar(monkeypatch):
 
 
 def test_long_work_has_a_bar_with_rate_and_time_left(monkeypatch):
-    """It is taken away at the end."""
+    """It is removed at the end."""
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)

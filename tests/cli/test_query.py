@@ -1,4 +1,4 @@
-"""`reput query`. That it finds what RocketMQ finds is held by the golden tests."""
+"""`reput query`. The golden tests compare its results with RocketMQ's."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_messages_have_the_key(rows):
 
 
 def test_a_count_takes_the_newest(rows):
-    """They come in the order of the log all the same."""
+    """They are still in log order."""
     assert rows("--count", 2) == rows()[-2:]
 
 
 def test_times_bound_the_answer(rows):
-    """Numbers and ISO 8601 alike; nothing left is the answer no."""
+    """Numbers and ISO 8601 alike; exit code 1 if nothing is left."""
     assert rows("--begin", "2020-01-01T00:00:00Z", "--end", "2100-01-01T00:00:00+01:00") == rows()
     assert rows("--begin", "2100-01-01T00:00:00Z", code=1) == []
     assert rows("--end", 1000, code=1) == []
@@ -67,7 +67,7 @@ def test_a_file_that_was_cut_short_is_an_error_only_for_what_it_held(golden, cap
     assert f"index file was cut short, or has other sizes than the settings say: path={path} size=4440" in error
     assert "5000000" not in error
     assert "reput rebuild STORE index" in error
-    # A slot that leads to an entry which is still there.
+    # A slot that leads to an existing entry.
     path.write_bytes(first[:4440])
     number, hash_of = next(
         (number, code)
@@ -84,7 +84,7 @@ def test_a_file_that_was_cut_short_is_an_error_only_for_what_it_held(golden, cap
 
 @pytest.mark.slow
 def test_messages_have_the_tags(golden_read_only, golden_listing, capsys):
-    """All of RocketMQ 5.5's, of whose index they are a part; the newest are shown."""
+    """All of RocketMQ 5.5, whose index has them; the newest are shown."""
     store = golden_read_only("basic-5.5") / "store"
     listed = [line for line in golden_listing("basic-5.5") if line["topic"] == "Orchid_orders-552"]
     tags = sorted({line["tags"] for line in listed if line["tags"]})
@@ -98,7 +98,7 @@ def test_messages_have_the_tags(golden_read_only, golden_listing, capsys):
 
 
 def test_an_index_without_tags_says_how_to_get_them(golden_read_only, capsys):
-    """Instead of finding nothing."""
+    """Instead of an empty result."""
     assert main(["query", str(golden_read_only("basic-5.3") / "store"), "Meadow_orders-12", "--tags", "TagA"]) == 2
     error = capsys.readouterr().err
     assert "the index of this store has no tags" in error
@@ -114,7 +114,7 @@ def test_what_asks_for_nothing_or_for_two_things_is_refused(golden_read_only, ca
 
 
 def test_a_message_id_needs_no_topic(golden_read_only, golden_listing, capsys):
-    """It names the place in the log; what is no such id needs one, and says so."""
+    """It contains the position in the log; any other text needs a topic, as the error says."""
     wanted = golden_listing("basic-5.3")[7]
     store = str(golden_read_only("basic-5.3") / "store")
     assert main(["query", store, wanted["msgId"], "--format", "json"]) == 0

@@ -1,4 +1,4 @@
-"""`reput rebuild --target`. That its bytes are RocketMQ's is held by the golden tests."""
+"""`reput rebuild --target`. The golden tests compare its bytes with RocketMQ's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def writable_store(golden):
-    """A store that a RocketMQ wrote and closed."""
+    """A store that RocketMQ wrote and closed."""
     return golden("basic-5.3") / "store"
 
 
 def test_the_views_that_are_named_are_built(golden_read_only, golden_about, tmp_path, capsys):
-    """Each is a row; the store stays as it is, which the fixture holds."""
+    """Each is a row; the fixture checks that the store is unchanged."""
     store, target = golden_read_only("batch-4.9") / "store", tmp_path / "target"
     assert main(["rebuild", str(store), "index", "--target", str(target), "--format", "json"]) == 0
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -32,7 +32,7 @@ def test_the_views_that_are_named_are_built(golden_read_only, golden_about, tmp_
 
 
 def test_by_default_all_enabled_views_are_built(golden_read_only, tmp_path, capsys):
-    """Which --set may change."""
+    """--set can change them."""
     store, target = golden_read_only("lmq-5.3") / "store", tmp_path / "target"
     assert main(["rebuild", str(store), "--target", str(target), "--set", "dispatchers=consume_queue"]) == 0
     [line] = capsys.readouterr().out.splitlines()
@@ -45,7 +45,7 @@ def test_by_default_all_enabled_views_are_built(golden_read_only, tmp_path, caps
     [(("no_such_view", "--target", "TARGET"), "no_such_view"), (("--target", "STORE"), "target=")],
 )
 def test_a_wrong_request_builds_nothing(arguments, named, golden_read_only, tmp_path, capsys):
-    """Exit code 2; no target is made."""
+    """Exit code 2; no target is created."""
     store, target = golden_read_only("lmq-5.3") / "store", tmp_path / "target"
     places = {"TARGET": str(target), "STORE": str(store)}
     assert main(["rebuild", str(store), *(places.get(word, word) for word in arguments)]) == 2
@@ -54,7 +54,7 @@ def test_a_wrong_request_builds_nothing(arguments, named, golden_read_only, tmp_
 
 
 def test_a_store_that_nobody_has_open_is_rebuilt_in_place(writable_store, capsys):
-    """Each view is a row that says so; with a view that another one leads into, that one comes along."""
+    """Each view has a row; views that refer to a rebuilt one are rebuilt, too."""
     before = {path: path.stat().st_ino for path in (writable_store / "consumequeue", writable_store / "index")}
     assert main(["rebuild", str(writable_store), "consume_queue", "--format", "json"]) == 0
     [row] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -69,7 +69,7 @@ def test_a_store_that_nobody_has_open_is_rebuilt_in_place(writable_store, capsys
 
 
 def test_only_a_store_is_rebuilt_in_place(tmp_path, capsys):
-    """None is made where there is none."""
+    """A missing store is not created."""
     assert main(["rebuild", str(tmp_path / "nothing")]) == 3
     assert "nothing" in capsys.readouterr().err
     assert not (tmp_path / "nothing").exists()
@@ -79,7 +79,7 @@ def test_only_a_store_is_rebuilt_in_place(tmp_path, capsys):
 
 
 def test_another_engine_builds_what_is_asked_for(golden_read_only, monkeypatch, tmp_path, capsys):
-    """Its rows are those of the local one, and what it refused is with the dead letters."""
+    """Its rows have the form of the local engine's, and its rejected records become dead letters."""
     store, target = golden_read_only("batch-4.9") / "store", tmp_path / "target"
 
     class Built:
@@ -111,7 +111,7 @@ def test_what_is_not_known_is_a_hyphen():
 
 @pytest.mark.parametrize("arguments", [["rebuild", "sink"], ["rebuild", "sink", "--target"], ["dispatcher", "debug"]])
 def test_a_view_that_lies_elsewhere_is_refused_without_force(arguments, writable_store, tmp_path, monkeypatch, capsys):
-    """Exit code 2; no record leaves the store, and the advice names the option."""
+    """Exit code 2; no record leaves the store, and the advice has the option."""
     folder = PluginFolder(tmp_path / "plugins")
     folder.add("sink", 'reads="durable", view_elsewhere=True')
     monkeypatch.syspath_prepend(str(folder.folder))

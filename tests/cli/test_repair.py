@@ -1,4 +1,4 @@
-"""`reput repair` and `reput dispatcher`: what an operator decides, through the command."""
+"""`reput repair` and `reput dispatcher`: an operator's decisions, through the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 50
 
 
 def damaged_store(path: Path) -> tuple[Path, int, int]:
-    """Make a store whose eleventh record has one bit flipped, and return where that record lies."""
+    """Create a store whose eleventh record has one flipped bit, and return the begin and end of that record."""
     with reput.open(path, mode="inline") as store:
         results = store.put_batch([reput.Message("orders", b"%040d" % number) for number in range(COUNT)])
     damaged = results[10]
@@ -30,7 +30,7 @@ def damaged_store(path: Path) -> tuple[Path, int, int]:
 
 
 def test_damage_can_be_accepted(tmp_path):
-    """The report says what stays readable; check goes on to name the damage."""
+    """The report says what stays readable; check still names the damage."""
     store, begin, end = damaged_store(tmp_path / "store")
     done = run_reput("repair", store, "--accept", f"{begin}..{end}", "--format", "json")
     assert done.code == 0
@@ -40,7 +40,7 @@ def test_damage_can_be_accepted(tmp_path):
 
 
 def test_a_log_can_be_cut_before_its_damage(tmp_path):
-    """What is cut is said, kept, and gone from every view."""
+    """The cut bytes are reported, kept, and removed from every view."""
     store, begin, _ = damaged_store(tmp_path / "store")
     planned = json.loads(run_reput("repair", store, "--cut-at", begin, "--dry-run", "--format", "json").stdout)
     assert (planned["records"], planned["done"]) == (COUNT - 11, False)
@@ -56,7 +56,7 @@ def test_a_log_can_be_cut_before_its_damage(tmp_path):
 
 
 def test_who_cut_a_log_is_told_what_to_do_before_a_rocketmq_opens_it(tmp_path):
-    """RocketMQ never takes back its index, and leaves out of it what lies below its end."""
+    """RocketMQ never truncates its index, and skips records below the index's end."""
     store, begin, _ = damaged_store(tmp_path / "store")
     advice = "before RocketMQ opens the store: `reput rebuild STORE`"
     assert advice not in run_reput("repair", store, "--cut-at", begin, "--dry-run").stdout
@@ -67,7 +67,7 @@ def test_who_cut_a_log_is_told_what_to_do_before_a_rocketmq_opens_it(tmp_path):
     "options", [[], ["--cut-at", "0", "--accept", "0..1"], ["--accept", "5"], ["--accept", "1..x"], ["--cut-at", "7"]]
 )
 def test_a_wrong_repair_is_refused(tmp_path, options):
-    """And nothing of the store is changed."""
+    """The store is unchanged."""
     store, _, _ = damaged_store(tmp_path / "store")
     refused = run_reput("repair", store, *options)
     assert refused.code == 2
@@ -75,11 +75,11 @@ def test_a_wrong_repair_is_refused(tmp_path, options):
 
 
 def test_a_dispatcher_is_paused_and_resumed_from_outside(tmp_path):
-    """The group of a running program does what its operator says."""
+    """The group of a running program obeys its operator."""
     with reput.open(tmp_path / "store") as store:
         store.wait_for("index", 0, timeout=60)
         assert run_reput("dispatcher", "pause", tmp_path / "store", "index").code == 0
-        # The command is answered as soon as the dispatcher has been told.
+        # The command is answered as soon as the dispatcher has been notified.
         wait_until(lambda: [row.state for row in store.status().dispatchers if row.name == "index"] == ["PAUSED"])
         result = store.put(reput.Message("orders", b"", keys=["k"]))
         assert (store.progress("index") or 0) < result.next_commit_log_offset

@@ -1,4 +1,4 @@
-"""Rows: names, units and forms that scripts rely on."""
+"""Rows: the names, units and forms that scripts rely on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reput_hooks import Record
 
 @pytest.fixture
 def record() -> Record:
-    """A record with something in every field."""
+    """A record with a value in every field."""
     return Record(
         commit_log_offset=4096,
         record_size=312,
@@ -59,13 +59,13 @@ def test_a_record_is_a_row_of_promised_fields(record):
 
 
 def test_a_body_can_be_left_out_or_shown_as_text(record):
-    """What is no UTF-8 becomes a replacement character."""
+    """Invalid UTF-8 becomes replacement characters."""
     assert "body" not in record_row(record, Body.NONE)
     assert record_row(record, Body.TEXT)["body"] == "�\x00café"
 
 
 def test_people_see_a_record_on_one_line(record):
-    """Values are quoted where they could be misread."""
+    """Ambiguous values are quoted."""
     assert record_text(record_row(record, Body.TEXT)) == (
         "          4096       312  2026-11-21T10:28:06.654Z  orders 3@17  "
         'TAGS=paid  KEYS="order-17 b"  empty=""  "�\\u0000café"'
@@ -74,7 +74,7 @@ def test_people_see_a_record_on_one_line(record):
 
 
 def test_a_long_body_is_shortened(record):
-    """To the number of characters that is asked for."""
+    """To the requested number of characters."""
     row = record_row(record, Body.BASE64)
     assert record_text(row, body_size_max=5).endswith("  /wBj…")
     assert record_text(row, body_size_max=12).endswith("  /wBjYWbDqQ==")
@@ -91,5 +91,5 @@ def test_a_long_body_is_shortened(record):
     ],
 )
 def test_times_are_iso_8601_in_utc(timestamp: int, text: str):
-    """A time that no calendar has stays a number."""
+    """A time out of range stays a number."""
     assert time_text(timestamp) == text

@@ -21,19 +21,19 @@ SMALL = ("--set", "mappedFileSizeCommitLog=65536", "--set", "maxHashSlotNum=100"
 
 @pytest.fixture
 def store(tmp_path) -> Path:
-    """Where a store may be made."""
+    """A path for a new store."""
     return tmp_path / "store"
 
 
 def rows(*arguments: object, stdin: str = "") -> list[dict[str, Any]]:
-    """Return the rows that a command prints, which must succeed."""
+    """Return the rows printed by a command, which must succeed."""
     ended = run_reput(*arguments, "--format", "json", stdin=stdin)
     assert ended.code == 0, ended.stderr
     return ended.rows()
 
 
 def test_each_line_of_stdin_is_a_message(store):
-    """It can be read by queue and by key as soon as `send` has ended; the rows say where it lies."""
+    """It can be read by queue and by key as soon as `send` has ended; the rows have its position."""
     options = ("--tags", "paid", "--keys", "order-17 order-18", "--property", "k=v=w", "--queue-id", 2)
     sent = rows("send", store, "orders", *options, *SMALL, stdin="one\ntwo ü\n\n")
     assert [(row["status"], row["queue_id"], row["queue_offset"]) for row in sent] == [
@@ -49,7 +49,7 @@ def test_each_line_of_stdin_is_a_message(store):
 
 
 def test_messages_can_be_generated(store):
-    """Of the size that is asked for; people get a summary."""
+    """Of the requested size; the text output is a summary."""
     ended = run_reput("send", store, "orders", "--count", 3, "--size", 10, *SMALL)
     assert ended.code == 0
     assert ended.stdout.startswith(f"3 sent to orders in {store}: queue 0 from 0 to 2, commit-log offset 0 to ")
@@ -57,13 +57,13 @@ def test_messages_can_be_generated(store):
 
 
 def test_nothing_to_send_is_said():
-    """And no error."""
+    """It is not an error."""
     assert send.Sent().summary(Path("store"), "orders") == "nothing was sent"
 
 
 @pytest.mark.parametrize("arguments", [("--delay-level", 3), ("--property", "DELAY=3")])
 def test_a_delay_is_told(store, arguments):
-    """Whichever way it is said."""
+    """For every way to request one."""
     ended = run_reput("send", store, "orders", "--count", 1, *arguments, *SMALL)
     assert ended.code == 0
     assert ended.stdout.startswith(f"1 sent to orders in {store}: queue 2 from 0 to 0, ")
@@ -84,14 +84,14 @@ def test_a_delay_is_told(store, arguments):
     ],
 )
 def test_what_cannot_be_sent_makes_no_store(store, arguments, named, capsys):
-    """Exit code 2, the name in the sentence."""
+    """Exit code 2, with the name in the error."""
     assert main(["send", str(store), *arguments]) == 2
     assert named in capsys.readouterr().err
     assert not store.exists()
 
 
 def test_an_address_is_not_taken_for_a_directory(capsys, tmp_path, monkeypatch):
-    """Nobody wants a store called 127.0.0.1:9876."""
+    """A store called 127.0.0.1:9876 would be a mistake."""
     monkeypatch.chdir(tmp_path)
     assert main(["send", "127.0.0.1:9876", "orders", "--count", "1"]) == 3
     assert "target=127.0.0.1:9876" in capsys.readouterr().err
@@ -99,7 +99,7 @@ def test_an_address_is_not_taken_for_a_directory(capsys, tmp_path, monkeypatch):
 
 
 def test_a_person_is_told_how_to_end(monkeypatch, capsys):
-    """When stdin is a terminal."""
+    """If stdin is a terminal."""
     terminal = SimpleNamespace(isatty=lambda: True, buffer=io.BytesIO(b"a\r\nb"))
     monkeypatch.setattr(sys, "stdin", terminal)
     assert list(send.stdin_lines()) == [b"a", b"b"]
@@ -107,7 +107,7 @@ def test_a_person_is_told_how_to_end(monkeypatch, capsys):
 
 
 def test_a_rate_spaces_messages(monkeypatch):
-    """Each is due at its number divided by the rate, however long the one before took."""
+    """Each is due at its number divided by the rate, however long the previous one took."""
     now = [100.0]
     waits = []
 
@@ -145,7 +145,7 @@ def test_json_rows_name_what_was_stored(store):
 
 
 def test_what_is_sent_is_spread_over_a_topics_queues(store):
-    """In turn, or by a sharding key; people get a line that tells how far each queue came."""
+    """In turn, or by a sharding key; the text output has the offsets per queue."""
     assert run_reput("send", store, "orders", "--count", 1, *SMALL).code == 0
     assert run_reput("topic", "create", store, "invoices", "--queues", 2).code == 0
     ended = run_reput("send", store, "invoices", "--count", 5)

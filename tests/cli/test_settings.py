@@ -1,4 +1,4 @@
-"""`reput settings`, and what is recorded with a store as the other verbs use it."""
+"""`reput settings`, and the use of a store's recorded settings by the other verbs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS = "1s 5s 1h"
 
 @pytest.fixture
 def delayed(tmp_path: Path) -> Path:
-    """A store that was opened with delay levels of its own, in which a message waits for an hour."""
+    """A store that was opened with its own delay levels, with a message that waits for an hour."""
     store = tmp_path / "store"
     with reput.open(
         store,
@@ -37,7 +37,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.slow
 def test_what_a_program_opened_a_store_with_holds_for_every_verb(delayed, tmp_path):
-    """A message of an hour's level stays where it is, whoever opens the store next, and no view is called different."""
+    """A message of a one-hour level stays in place, in later openings too, and no view is reported as different."""
     sent = run_reput("send", delayed, "orders", "--count", 1, "--delay-level", 3)
     assert sent.code == 0, sent.stderr
     assert "level 3" in sent.stdout
@@ -55,7 +55,7 @@ def test_what_a_program_opened_a_store_with_holds_for_every_verb(delayed, tmp_pa
 
 
 def test_status_shows_the_settings_that_decide_what_bytes_mean(delayed, capsys):
-    """As JSON and for people."""
+    """As JSON and as text."""
     assert main(["status", str(delayed)]) == 0
     assert f"message_delay_level='{LEVELS}'" in capsys.readouterr().out
     report = run_reput("status", delayed, "--format", "json").report()
@@ -66,7 +66,7 @@ def test_status_shows_the_settings_that_decide_what_bytes_mean(delayed, capsys):
 
 @pytest.mark.parametrize("verb", ["check", "status", "send", "rebuild", "settings"])
 def test_every_verb_refuses_another_value(delayed, verb, capsys):
-    """Exit code 2, both values, and the way to change it."""
+    """Exit code 2, both values, and the command that changes it."""
     more = ["orders", "--count", "1"] if verb == "send" else []
     assert main([verb, str(delayed), *more, "--set", "messageDelayLevel=1s"]) == 2
     assert "message_delay_level='1s' recorded='1s 5s 1h'" in (told := capsys.readouterr().err)
@@ -75,7 +75,7 @@ def test_every_verb_refuses_another_value(delayed, verb, capsys):
 
 @pytest.mark.slow
 def test_a_change_that_is_asked_for_by_name_holds_for_what_comes_then(delayed, capsys):
-    """What waits keeps its time, and check knows both."""
+    """Waiting messages keep their time, and check knows both values."""
     assert main(["settings", str(delayed), "--change", "messageDelayLevel=1s 5s 2h", "--format", "json"]) == 0
     shown = [row for row in rows(capsys) if "message_delay_level" in row]
     assert len(shown) == 2
@@ -97,13 +97,13 @@ def test_what_nothing_is_recorded_of_has_exit_code_1(golden, capsys):
 
 
 def test_a_change_of_a_setting_that_is_not_recorded_is_refused(delayed, capsys):
-    """It is given like any other, and the sentence says so."""
+    """It is given like any other setting, as the error says."""
     assert main(["settings", str(delayed), "--change", "fileReservedTime=5"]) == 2
     assert "not recorded with a store: change_settings=fileReservedTime" in capsys.readouterr().err
 
 
 def test_a_program_changes_a_setting_by_name(delayed):
-    """`reput.open` refuses another value, unless its name is among the settings that change."""
+    """`reput.open` refuses another value, unless *change_settings* has its name."""
     with pytest.raises(reput.ConfigError, match="message_delay_level='1s' recorded="):
         reput.open(delayed, mode="inline", message_delay_level="1s")
     with pytest.raises(reput.ConfigError, match="only read"):
@@ -116,7 +116,7 @@ def test_a_program_changes_a_setting_by_name(delayed):
 
 
 def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_properties, tmp_path, capsys):
-    """From then on nobody has to give it; what it said of delays holds for every verb."""
+    """From then on it need not be given; its delay levels apply to every verb."""
     store = golden("basic-5.3") / "store"
     config = tmp_path / "broker.conf"
     config.write_bytes(broker_properties("basic-5.3").read_bytes() + b"\nmessageDelayLevel=1s 7s\n")
@@ -131,7 +131,7 @@ def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_pro
 
 
 def test_delays_that_a_store_shows_need_not_be_configured(delayed, capsys):
-    """Of a store without a record, as RocketMQ leaves one; a configuration still says what holds."""
+    """For a store without a record, like one of RocketMQ; an explicit configuration takes precedence."""
     (delayed / "reput" / "store.json").unlink()
     assert main(["check", str(delayed)]) == 0
     levels = run_reput("status", delayed, "--format", "json").report()["settings"]["message_delay_level"].split()

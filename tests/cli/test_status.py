@@ -67,7 +67,7 @@ ROW = {
 
 
 def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
-    """What is not known is a hyphen, never a 0. What a plugin counts stands below, by the names that it gave."""
+    """Unknown values are a hyphen, never 0. A plugin's counters are shown below, by their names."""
     assert status_text(ROW) == (
         "store=/s store_id=ab version=1\n"
         "\n"
@@ -89,7 +89,7 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
 
 
 def test_a_store_that_nobody_has_open_is_stopped(golden_read_only, golden_about):
-    """With what is on disk, and exit code 0; the fixture holds that no byte changes."""
+    """With the state on disk, and exit code 0; the fixture checks that no byte changes."""
     ended = run_reput("status", golden_read_only("basic-4.9") / "store", "--format", "json")
     assert ended.code == 0
     report = ended.report()
@@ -114,7 +114,7 @@ with reput.open(sys.argv[1], message_delay_level="1h 2h") as store:
 
 @pytest.mark.processes
 def test_a_store_that_is_being_written_shows_its_group(tmp_path):
-    """The writer's process id, its dispatchers, and what was put and consumed; topics and groups show it, too."""
+    """The writer's process id, its dispatchers, and the puts and consumption; topics and groups show them, too."""
     store = tmp_path / "store"
     command = [sys.executable, "-c", PROGRAM, str(store)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
@@ -145,19 +145,19 @@ def test_a_store_that_is_being_written_shows_its_group(tmp_path):
     (billing,) = (row for row in groups if row["group"] == "billing")
     assert (billing["get_nums"], billing["send_back_nums"], billing["dead_letter_nums"]) == (2, 1, 1)
     assert billing["latency_max_ms"] is not None
-    # Closed by now, with what waits still known.
+    # It is closed by now, and its waiting messages are still known.
     ended = run_reput("status", store, "--format", "json").report()
     assert ended["waiting_delays"] in ({"2": 1}, {})
     assert (ended["half_messages"], ended["statistics"]) == (1, None)
     assert " half_messages=1" in run_reput("status", store).stdout
-    # A program that is stopped says nothing of itself, and its group is shown all the same.
+    # A stopped program does not answer, and its group is still shown.
     assert stopped["writer"]["pid"] == writer.pid
     assert (stopped["waiting_delays"], stopped["half_messages"], stopped["statistics"]) == (None, None, None)
 
 
 @contextmanager
 def another_user():
-    """Be somebody else to the system."""
+    """Run as another user."""
     os.seteuid(NOBODY)
     try:
         yield
@@ -168,7 +168,7 @@ def another_user():
 @pytest.mark.processes
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_another_user_is_told_that_the_state_is_unknown(capsys):
-    """With the reason, and exit code 1; verbs that need the group end with 3. Root is told everything."""
+    """With the reason, and exit code 1; verbs that need the group end with 3. Root sees everything."""
     directory = Path(tempfile.mkdtemp(prefix="reput-status-"))
     directory.chmod(0o755)
     store = str(directory / "store")
@@ -177,7 +177,7 @@ def test_another_user_is_told_that_the_state_is_unknown(capsys):
         with reput.open(store) as opened:
             end = opened.put(reput.Message("orders", b"x")).next_commit_log_offset
             opened.wait_for("index", end, 60)
-            # Everything is imported then, which another user might not be able to do: the end of the log, too.
+            # Import everything first, which another user might not be able to do: the end of the log, too.
             assert find_log_end(Path(store), Segments(Path(store) / "commitlog")) >= end
             assert main(ask) == 0
             known = json.loads(capsys.readouterr().out)
@@ -220,13 +220,13 @@ def test_watching_shows_it_again(golden_read_only):
 
 
 def test_an_address_needs_a_broker(capsys):
-    """Which this version does not reach."""
+    """This version has no connection to brokers."""
     assert main(["status", "127.0.0.1:9876"]) == 3
     assert "target=127.0.0.1:9876" in capsys.readouterr().err
 
 
 def test_on_a_terminal_no_line_is_longer_than_it_is_wide():
-    """Columns that have no room stand in a further table; a long reason is broken."""
+    """Columns that do not fit form a further table; a long reason is wrapped."""
     error = "RuntimeError: " + "it went wrong " * 20
     row = ROW | {"dispatchers": [{**dispatcher, "error": error} for dispatcher in ROW["dispatchers"] * 3]}
     assert max(map(len, status_text(row, 80).splitlines())) <= 80

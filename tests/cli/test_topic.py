@@ -12,7 +12,7 @@ from golden_sets import tree_digest
 from reput.cli import main
 from reput.store.config.topic_config_manager import TopicConfigManager
 
-# So that a whole store can be compared in no time.
+# Small sizes, so that comparing whole stores is fast.
 SMALL = {
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 6000,
@@ -23,7 +23,7 @@ SMALL = {
 
 @pytest.fixture
 def topic(capsys):
-    """Run a verb of `reput topic` and return the rows it printed."""
+    """Run a verb of `reput topic` and return the printed rows."""
 
     def run(verb: str, *arguments: object, code: int = 0, json_rows: bool = True) -> list:
         options = ["--format", "json"] if json_rows else []
@@ -36,7 +36,7 @@ def topic(capsys):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with three messages in a topic that nobody described."""
+    """A store with three messages in a topic without a description."""
     directory = tmp_path / "store"
     with reput.open(directory, mode="inline", **SMALL) as opened:
         for queue_id in (0, 0, 2):
@@ -45,7 +45,7 @@ def store(tmp_path):
 
 
 def test_topics_of_a_broker_are_shown(topic, golden_read_only, golden_queries):
-    """With the numbers that the broker has; not a byte changes."""
+    """With the broker's numbers; no byte changes."""
     store = golden_read_only("basic-5.3") / "store"
     described = TopicConfigManager(store)
     described.load()
@@ -61,7 +61,7 @@ def test_topics_of_a_broker_are_shown(topic, golden_read_only, golden_queries):
 
 
 def test_a_topic_that_has_messages_is_there_though_nobody_described_it(topic, store):
-    """With the queues that were put to, and none between."""
+    """With the queues that were put to, and none in between."""
     before = tree_digest(store)
     assert topic("list", store)[0]["write_queue_nums"] == 3
     rows = topic("describe", store, "orders")
@@ -71,7 +71,7 @@ def test_a_topic_that_has_messages_is_there_though_nobody_described_it(topic, st
 
 
 def test_a_topic_is_made_changed_and_deleted(topic, store):
-    """What is not said stays as it was."""
+    """Unspecified values stay unchanged."""
     topic("create", store, "drafts", "--queues", 4, json_rows=False)
     topic("update", store, "drafts", "--write-queues", 2, "--perm", 4, json_rows=False)
     row = next(row for row in topic("list", store) if row["topic"] == "drafts")
@@ -82,7 +82,7 @@ def test_a_topic_is_made_changed_and_deleted(topic, store):
 
 @pytest.mark.processes
 def test_a_topic_that_has_messages_is_deleted_with_them(store):
-    """Its queues go, and its name begins anew; the store checks."""
+    """Its queues are removed, and its name can be used again; the store passes its check."""
     assert run_reput("topic", "delete", store, "orders").stdout == "deleted: orders\n"
     assert not (store / "consumequeue" / "orders").exists()
     assert not (store / "abort").exists()
@@ -118,7 +118,7 @@ def test_a_wrong_request_is_refused(store, capsys, arguments, named):
 
 
 def test_a_store_that_is_open_keeps_its_topics_itself(store, capsys):
-    """Looking is allowed."""
+    """Reading is allowed."""
     with reput.open(store, mode="inline"):
         assert main(["topic", "create", str(store), "drafts"]) == 3
         assert "pid=" in capsys.readouterr().err

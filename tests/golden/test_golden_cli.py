@@ -1,4 +1,4 @@
-"""Stores that RocketMQ wrote, through the `reput` command as a user types it."""
+"""Stores that RocketMQ wrote, through the `reput` command as typed by a user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIELDS = {
     "properties": "properties",
     "msgId": "message_id",
 }
-# Said by the listing alone: the check of the body, and properties picked out.
+# Fields only in the listing: the check of the body, and extracted properties.
 FIELDS_OF_THE_LISTING = {"crcOk", "keys", "tags", "uniqKey"}
 
 
@@ -45,7 +45,7 @@ def short_host(host: str) -> str:
 
 
 def expected_row(listed: dict[str, Any]) -> dict[str, Any]:
-    """Return the row that `dump` has for a line of the listing."""
+    """Return `dump`'s row for a line of the listing."""
     assert listed.keys() == FIELDS.keys() | FIELDS_OF_THE_LISTING
     row = {ours: listed[theirs] for theirs, ours in FIELDS.items()}
     row["born_host"] = short_host(row["born_host"])
@@ -56,12 +56,12 @@ def expected_row(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_empty_properties(row: dict[str, Any]) -> dict[str, Any]:
-    """Return *row* as RocketMQ's decoder would have it, which leaves out properties with an empty value."""
+    """Return *row* like RocketMQ's decoder, which omits properties with an empty value."""
     return {**row, "properties": {name: value for name, value in row["properties"].items() if value}}
 
 
 def consume_queue_bytes(directory: Path) -> bytes:
-    """Return the units of one queue, file behind file; no file is missing between them."""
+    """Return the units of one queue, from all its files in order; no file is missing."""
     files = sorted(directory.iterdir())
     begin = int(files[0].name)
     data = b""
@@ -84,7 +84,7 @@ def is_ext_address(unit: bytes) -> bool:
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_dump_shows_every_record_as_rocketmq_reads_it(golden_read_only, golden_listing, name):
-    """Every field of every record, in the order of the log, is what RocketMQ's own decoder says."""
+    """Every field of every record, in log order, equals the output of RocketMQ's own decoder."""
     dumped = run_reput("dump", golden_read_only(name) / "store", "--format", "json")
     assert dumped.code == 0, dumped.stderr
     records = [without_empty_properties(row) for row in dumped.rows() if row["kind"] == "record"]
@@ -93,7 +93,7 @@ def test_dump_shows_every_record_as_rocketmq_reads_it(golden_read_only, golden_l
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_dump_shows_the_blanks_between_the_segments(golden_read_only, golden_about, name):
-    """What the writer skipped at a segment's end is a row of its own."""
+    """The rest of a segment that the writer skipped has its own row."""
     dumped = run_reput("dump", golden_read_only(name) / "store", "--format", "json", "--body", "none")
     blanks = [[row["commit_log_offset"], row["size"]] for row in dumped.rows() if row["kind"] == "blank"]
     assert blanks == golden_about(name)["listing"]["blanks"]
@@ -101,12 +101,12 @@ def test_dump_shows_the_blanks_between_the_segments(golden_read_only, golden_abo
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_check_finds_every_view_equal_to_the_log(golden_read_only, golden_about, name):
-    """A store that the broker closed is in order, and so are its views; nobody has to tell what its settings were."""
+    """A store that the broker closed is undamaged, and so are its views; its settings need not be given."""
     store = golden_read_only(name) / "store"
     checked = run_reput("check", store, "--format", "json")
     report = checked.report()
     assert report["damage"] == []
-    # RocketMQ makes the ext only where it is switched on.
+    # RocketMQ creates the ext files only if they are switched on.
     absent = set() if (store / "consumequeue_ext").exists() else {"consume_queue_ext"}
     states = {view: described["state"] for view, described in report["views"].items() if view not in absent}
     assert states == dict.fromkeys({"consume_queue", "consume_queue_ext", "index"} - absent, "equal")
@@ -120,7 +120,7 @@ def test_check_finds_every_view_equal_to_the_log(golden_read_only, golden_about,
 def test_rebuilt_views_are_the_ones_that_rocketmq_built(
     golden_read_only, golden_queries, broker_properties, tmp_path, name
 ):
-    """Dispatcher processes build queues and index again: the bytes are RocketMQ's, and the store is not touched."""
+    """Dispatcher processes rebuild queues and index: the bytes are RocketMQ's, and the store is not touched."""
     store, target = golden_read_only(name) / "store", tmp_path / "target"
     before = tree_digest(store)
     command = ("rebuild", store, "--target", target, "--config", broker_properties(name), "--format", "json")
@@ -149,7 +149,7 @@ def test_rebuilt_views_are_the_ones_that_rocketmq_built(
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_status_of_a_store_that_nobody_has_open(golden_read_only, golden_about, name):
-    """It shows what is on disk, and changes nothing."""
+    """It shows the state on disk, and changes nothing."""
     shown = run_reput("status", golden_read_only(name) / "store", "--format", "json")
     writer = shown.report()["writer"]
     assert writer["state"] == "STOPPED"
@@ -158,14 +158,14 @@ def test_status_of_a_store_that_nobody_has_open(golden_read_only, golden_about, 
 
 
 def spread(lines: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return *count* of *lines*, from the first to the last at equal distances."""
+    """Return *count* of *lines*, evenly spaced from the first to the last."""
     step = max(1, len(lines) // count)
     return lines[::step]
 
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "direct-5.3"])
 def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
-    """Messages by queue position; what a queue does not hold is not found."""
+    """Messages by queue position; missing positions are not found."""
     lines = [
         line for line in golden_queries(name, "getMessage") if line["tags"] is None and None not in line["offsets"]
     ]
@@ -174,7 +174,7 @@ def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
         where = (line["topic"], line["queueId"], line["offset"])
         options = ("--count", line["maxMsgNums"], "--format", "json")
         found = run_reput("get", store, *options, "--", *where)
-        # A broker hands out so many at once and no more; the command all that was asked for.
+        # A broker returns a limited number at once; the command returns all requested ones.
         assert [row["commit_log_offset"] for row in found.rows()][: len(line["offsets"])] == line["offsets"], line
         assert found.code == (0 if line["offsets"] else 1)
     assert run_reput_process("get", store, *options, "--", *where) == found
@@ -182,7 +182,7 @@ def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
 
 @pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "delay-retry-5.3"])
 def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
-    """Messages by key, in the index's order; a key that is not there is exit code 1."""
+    """Messages by key, in the index's order; a missing key is exit code 1."""
     for line in spread(golden_queries(name, "queryMessage"), 12):
         store = golden_read_only(name) / "store"
         bounds = ("--begin", line["begin"], "--end", line["end"], "--count", line["maxNum"])
