@@ -132,12 +132,12 @@ def kill_close(root: Path) -> int:
     )
 
 
-@row(KILL, "making of a new store", "the next opening makes it")
+@row(KILL, "creation of a new store", "the next opening makes it")
 def kill_making(root: Path) -> int:
     return at_every_call(root, lambda store: None, lambda store, calls: not store.try_open(calls), ScriptedStore.open)
 
 
-@row(CUT, "making of a new store", "the next opening makes it")
+@row(CUT, "creation of a new store", "the next opening makes it")
 def cut_making(root: Path) -> int:
     return at_every_call(
         root,
@@ -302,7 +302,11 @@ def refuse_force_of_view(root: Path) -> int:
     return 2
 
 
-@row("Disk full", "append and roll", "the put is refused, the reason given, nothing stored; with room it goes on")
+@row(
+    "Disk full",
+    "append and roll",
+    "the put is refused, the reason given, nothing stored; once there is space, it continues",
+)
 def fill_log(root: Path) -> int:
     count = 0
     for number in range(12):
@@ -364,12 +368,16 @@ def fill_view(root: Path, name: str) -> int:
     return waited
 
 
-@row("Disk full", "consume queue", "it waits, its status says for what, and it goes on with room; puts go on")
+@row(
+    "Disk full",
+    "consume queue",
+    "it waits, its status has the reason, and it continues once there is space; puts continue",
+)
 def fill_consume_queue(root: Path) -> int:
     return fill_view(root, "consume_queue")
 
 
-@row("Disk full", "index", "it waits, its status says for what, and it goes on with room; puts go on")
+@row("Disk full", "index", "it waits, its status has the reason, and it continues once there is space; puts continue")
 def fill_index(root: Path) -> int:
     return fill_view(root, "index")
 
@@ -417,12 +425,12 @@ def limited(kind: int, value: int) -> Iterator[None]:
         resource.setrlimit(kind, before)
 
 
-@row("Limit of file sizes", "making of a segment", "the put is refused and says why; without the limit it goes on")
+@row("Limit of file sizes", "creation of a segment", "the put is refused and says why; without the limit it continues")
 def limit_file_size(root: Path) -> int:
     return limit_segment(root, StoreFull, lambda: limited(resource.RLIMIT_FSIZE, SEGMENT_SIZE - 1))
 
 
-@row("Limit of open files", "making of a segment", "the put is refused and says why; without the limit it goes on")
+@row("Limit of open files", "creation of a segment", "the put is refused and says why; without the limit it continues")
 def limit_file_count(root: Path) -> int:
     return limit_segment(root, StoreError, lambda: limited(resource.RLIMIT_NOFILE, 3))
 
@@ -594,7 +602,7 @@ def flip_all(root: Path) -> int:
     return flip_fields(root, set(FIELDS), enabled_append_prop_crc=True)
 
 
-@row("Old bytes of another segment", "behind the end of the log", "they are put away and never read")
+@row("Old bytes of another segment", "after the end of the log", "they are moved away and never read")
 def stale_bytes(root: Path) -> int:
     for number in range(2):
         store = root / str(number)

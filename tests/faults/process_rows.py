@@ -108,7 +108,7 @@ def write_into_shared_memory(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "Plugin stands still, or is slow", "a dispatcher's process", "its lag is shown, nothing waits for it, it catches up"
+    "Plugin hangs, or is slow", "a dispatcher's process", "its lag is shown, nothing waits for it, it catches up"
 )
 def stand_still(scene: ProcessScene) -> int:
     healed, names = scene.root / "healed", ("stop", "be_slow")
@@ -135,9 +135,7 @@ def stand_still(scene: ProcessScene) -> int:
     return len(names)
 
 
-@process_row(
-    "Plugin stands still, or is slow", "a close with a time limit", "it ends in time; the view goes on after it"
-)
+@process_row("Plugin hangs, or is slow", "a close with a time limit", "it ends in time; the view continues after it")
 def stand_still_at_close(scene: ProcessScene) -> int:
     healed, names = scene.root / "healed", ("stop", "be_slow")
     options = {
@@ -213,7 +211,7 @@ def stop_dispatcher_process(scene: ProcessScene) -> int:
     return strike_views(scene, signal.SIGSTOP, dispatcher_dispatch_time_max=1000, **limits)
 
 
-@process_row("Supervisor killed", "beside a writer that puts", "puts go on; another one takes over ring and cells")
+@process_row("Supervisor killed", "beside a writer that puts", "puts continue; another one takes over ring and cells")
 def kill_supervisor(scene: ProcessScene) -> int:
     with scene.open() as store:
         for _ in range(3):
@@ -229,7 +227,7 @@ def kill_supervisor(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "Plugin crashes in a loop", "at one record", "it ends in FATAL, the others go on; resumed by hand it catches up"
+    "Plugin crashes in a loop", "at one record", "it ends in FATAL, the others continue; resumed by hand it catches up"
 )
 def crash_in_a_loop(scene: ProcessScene) -> int:
     scene.plugins.add("probe")
@@ -250,7 +248,7 @@ def crash_in_a_loop(scene: ProcessScene) -> int:
     return 1
 
 
-@process_row("Poison record", "a plugin that rejects it", "it is a dead letter, once; all behind it is dispatched")
+@process_row("Poison record", "a plugin that rejects it", "it is a dead letter, once; all later records are dispatched")
 def reject_a_record(scene: ProcessScene) -> int:
     scene.plugins.add("probe")
     with scene.open("probe", **{"dispatchers.probe.reject_at": 0}) as store:
@@ -337,7 +335,7 @@ def tear_frames(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "Started twice", "by this process, and by another one", "refused with the holder's process id; the first goes on"
+    "Started twice", "by this process, and by another one", "refused with the holder's process id; the first continues"
 )
 def start_twice(scene: ProcessScene) -> int:
     with scene.open() as store:
@@ -417,8 +415,8 @@ def kill_whole_group(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "Retention takes what a view has not",
-    "a dispatcher that stands still",
+    "Retention removes records that a view lacks",
+    "a dispatcher that hangs",
     "its gap is shown for ever; the others lack nothing",
 )
 def trim_past_a_cursor(scene: ProcessScene) -> int:
@@ -445,7 +443,7 @@ def trim_past_a_cursor(scene: ProcessScene) -> int:
 PLACES = ("consumequeue", "index", "reput/views/consume_queue", "reput/views/index")
 
 
-@process_row("View deleted", "its files, or its cursor", "it is built again")
+@process_row("View deleted", "its files, or its cursor", "it is rebuilt")
 def delete_views(scene: ProcessScene) -> int:
     with scene.open() as store:
         put(store, 50)
@@ -458,7 +456,7 @@ def delete_views(scene: ProcessScene) -> int:
 
 
 @process_row(
-    "View swapped for an older copy", "its files, or both files and cursor", "it goes on from there, or is built again"
+    "View swapped for an older copy", "its files, or both files and cursor", "it continues from there, or is rebuilt"
 )
 def swap_views(scene: ProcessScene) -> int:
     with scene.open() as store:

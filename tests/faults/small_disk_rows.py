@@ -41,8 +41,12 @@ def filled(act: str) -> Callable[[Path], int]:
 
 
 for act, place, afterwards in (
-    ("fill_log", "a real one: room ahead of the log", "the put is refused, the reason given; with room it goes on"),
-    ("fill_views", "a real one: consume queues and index", "they wait, their status says for what, puts go on"),
+    (
+        "fill_log",
+        "a real one: room ahead of the log",
+        "the put is refused, the reason given; once there is space, it continues",
+    ),
+    ("fill_views", "a real one: consume queues and index", "they wait, their status has the reason, puts continue"),
     ("fill_before_close", "a real one: close", "the reason is given, and the next opening has everything"),
     ("fill_before_open", "a real one: opening", "it is refused with the reason, and has everything once there is room"),
 ):

@@ -48,8 +48,8 @@ def killed(deed: str, kills_max: int) -> Callable[[Path], int]:
 for deed, place, afterwards in (
     ("append_roll_and_flush", "append, roll, flush, dispatch", "nothing that was appended is lost"),
     ("close", "close: views, checkpoint, snapshot", "the next opening finds the end by itself"),
-    ("make", "making of a new store", "the next opening makes it"),
-    ("open", "opening", "the next opening goes on from there"),
+    ("make", "creation of a new store", "the next opening makes it"),
+    ("open", "opening", "the next opening continues from there"),
     ("recover", "recovery after a kill", "the next recovery finds the same end"),
     ("remove_segments", "removal of old segments", "log and views begin where the log does"),
     ("delete_topic", "deletion of a topic", "the topic is there, or it is gone, queues and all"),
@@ -60,7 +60,7 @@ for deed, place, afterwards in (
     (
         "dispatch_in_processes",
         "writer, supervisor or dispatcher, while they append, dispatch and close",
-        "the others go on",
+        "the others continue",
     ),
     (
         "rebuild",
