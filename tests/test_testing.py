@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import reput
 
 PROGRAM = """
@@ -33,6 +35,7 @@ def test_a_test_gets_an_empty_store_that_runs(reput_store):
     assert [record.body for record in reput_store.get("orders", 0, 0).records] == [b"one"]
 
 
+@pytest.mark.processes
 def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
     """In a third-party project, without any set-up for the fixture."""
     (tmp_path / "test_program.py").write_text(PROGRAM)

@@ -11,7 +11,7 @@ import reput
 __all__ = ["QUICK_DELAYS", "Background", "as_coroutine", "as_function", "put"]
 
 LIMIT_S = 60.0
-QUICK_DELAYS = "1s " * 18
+QUICK_DELAYS = "0s " * 18
 
 
 def as_function(function):

@@ -157,6 +157,7 @@ def is_running(process: Path) -> bool:
         return False
 
 
+@pytest.mark.processes
 def test_a_turn_that_hangs_is_ended(tmp_path):
     """With all its children, and the next one runs."""
     pid, seconds = tmp_path / "pid", 1

@@ -73,6 +73,7 @@ def test_a_wrong_request_is_two_lines_and_exit_code_2(arguments, sentence, advic
     assert second.strip() == advice
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("closed", "exit_code", "said"),
     [("<&-", 0, "nothing was sent"), (">&-", 3, "stdout is closed: descriptor=1"), ("2>&-", 2, "")],
@@ -87,6 +88,7 @@ def test_a_closed_standard_stream_takes_no_file_s_place(closed, exit_code, said,
     assert said in ended.stdout + ended.stderr
 
 
+@pytest.mark.processes
 def test_a_traceback_comes_only_when_it_is_asked_for():
     """`--traceback` may follow the verb, so that it can be appended to a failed line."""
     assert "Traceback" not in run_reput("explode").stderr
@@ -101,6 +103,7 @@ def test_behind_two_hyphens_everything_is_an_argument(capsys):
     assert "--traceback" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 def test_a_reader_that_has_seen_enough_is_no_error():
     """`reput … | head -1` ends silently."""
     reading, writing = os.pipe()
@@ -123,6 +126,7 @@ def test_ctrl_c_is_exit_code_130(error, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.processes
 def test_help_loads_nothing_heavy():
     """Neither numpy nor rich nor an engine: help must appear at once."""
     code = (
@@ -209,6 +213,7 @@ def test_the_example_works_when_it_is_pasted(verb, tmp_path, prepared, capsys):
     assert bool(ended.stdout) == (verb not in SHOWS_NOTHING)
 
 
+@pytest.mark.processes
 def test_completion_is_installed_and_completes(tmp_path):
     """`reput --install-completion` writes it for the shell; it completes the verbs."""
     environment = {**os.environ, "HOME": str(tmp_path)}

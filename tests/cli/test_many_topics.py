@@ -85,6 +85,7 @@ def test_a_list_asks_for_each_topic_once(asked, command, capsys):
     assert most - few <= 4 * (COUNTS[2] - COUNTS[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ONE_TOPIC, ids=" ".join)
 def test_who_asks_for_one_topic_does_not_pay_for_the_others(asked, command, capsys):
     """However many there are."""

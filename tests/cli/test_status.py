@@ -206,6 +206,7 @@ def test_a_store_that_runs_its_dispatchers_inline_is_not_called_stopped(tmp_path
     assert listed.code == 3
 
 
+@pytest.mark.processes
 def test_watching_shows_it_again(golden_read_only):
     """Until it is interrupted: exit code 130."""
     command = [str(REPUT), "status", str(golden_read_only("lmq-5.3") / "store"), "--watch", "--format", "json"]

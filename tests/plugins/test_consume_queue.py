@@ -126,7 +126,7 @@ def finish_beside(dispatcher: ConsumeQueueDispatcher) -> None:
         pass
 
 
-@pytest.mark.parametrize(("size", "beside"), [(14, False), (6, True)])
+@pytest.mark.parametrize(("size", "beside"), [(14, False), pytest.param(6, True, marks=pytest.mark.slow)])
 def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
     """Killed in the n-th call, for every n, including torn writes, and restarted: the same bytes."""
     expected = run(small_log, tmp_path / "expected", SMALL, batches_from(small_log, None, 1 << 30))

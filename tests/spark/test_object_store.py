@@ -31,6 +31,8 @@ from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 from written_log import START_MS, WrittenLog
 
+pytestmark = pytest.mark.processes
+
 SECONDS_MAX = 60
 DAY_MS = 86_400_000
 # The system assigns its port, so no other process can have taken it.

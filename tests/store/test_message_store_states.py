@@ -173,7 +173,7 @@ class StoreStates(RuleBasedStateMachine):
         assert (at, count) == (self.opened.appended, len(self.model))
 
 
-TestStoreStates = StoreStates.TestCase
+TestStoreStates = pytest.mark.slow(StoreStates.TestCase)
 TestStoreStates.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

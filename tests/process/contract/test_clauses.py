@@ -107,6 +107,7 @@ def test_a_broken_promise_is_found(attempt, clause, found, source):
         attempt(source, clause)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sleeps", ["{}", "self.alive(), {}, self.alive(), {}"])
 def test_a_batch_that_takes_too_long_is_found(plugins, tmp_path, sleeps):
     """A thousand records at once, or as many as it declares, must not exceed the time limit."""

@@ -111,6 +111,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 def test_a_stopped_supervisor_is_not_waited_for(directory):
     """It cannot answer, so the client reports the stopped process at once, whatever its time limit."""
     command = [sys.executable, "-c", LISTENER, str(directory)]

@@ -77,6 +77,7 @@ def test_an_exception_comes_out_where_it_was_called(path):
         debugged.run()
 
 
+@pytest.mark.processes
 def test_it_is_fed_with_what_is_put_meanwhile(path, monkeypatch):
     """Beside a writer, whose own dispatcher of that name is not disturbed."""
     with (
@@ -92,6 +93,7 @@ def test_it_is_fed_with_what_is_put_meanwhile(path, monkeypatch):
         assert debugged.cursor.commit_log_offset == store.appended
 
 
+@pytest.mark.processes
 def test_a_view_that_is_being_written_is_not_copied(path):
     """The copy might mix old and new data."""
     with reput.open(path, dispatchers=["counts"]) as store:

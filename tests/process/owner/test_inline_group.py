@@ -11,6 +11,7 @@ import pytest
 
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.process.dispatcher import log_reading
 from reput.process.dispatcher.states import State
 from reput.process.owner.inline_group import InlineGroup
 from reput.process.views.dead_letters import DeadLetters
@@ -36,6 +37,12 @@ def wait_for_change(group):
     """Wait until something in the group may have changed."""
     with group.ring.changed:
         group.ring.changed.wait(0.01)
+
+
+@pytest.fixture
+def looks_again_soon(monkeypatch):
+    """A dispatcher that met damage looks again after 10 ms instead of a second."""
+    monkeypatch.setattr(log_reading, "DAMAGE_RETRY_S", 0.01)
 
 
 def test_what_is_put_is_dispatched(log, plugins, context, inline):
@@ -628,6 +635,7 @@ def test_what_retention_took_is_a_gap_for_ever(log, plugins, context, inline, sa
     assert saved("probe")["offsets"] == [*log.offsets[:2], log.offsets[5]]
 
 
+@pytest.mark.usefixtures("looks_again_soon")
 def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, plugins, context, inline, saved):
     """A plugin that reads the log gets the records before it; otherwise it would process the damaged body."""
     plugins.add("probe")
@@ -646,6 +654,7 @@ def test_a_body_that_changed_on_disk_stops_a_plugin_until_it_is_accepted(log, pl
     assert saved("probe")["offsets"] == [*log.offsets[:2], *log.offsets[3:]]
 
 
+@pytest.mark.usefixtures("looks_again_soon")
 def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, inline, saved):
     """The dispatcher reports why it stopped, and continues after the damage is accepted."""
     plugins.add("probe")
@@ -666,6 +675,7 @@ def test_damage_stops_a_dispatcher_until_it_is_accepted(log, plugins, context, i
     assert group.status()[0].restart_count == 0
 
 
+@pytest.mark.usefixtures("looks_again_soon")
 def test_what_the_disk_cannot_read_stops_a_dispatcher_until_it_can(log, plugins, context, inline, saved, monkeypatch):
     """It reports the place and the reason, is not restarted for it, and continues by itself."""
     plugins.add("probe")

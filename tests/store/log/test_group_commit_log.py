@@ -300,6 +300,7 @@ def written_pieces(data: bytes, end: int) -> list[int]:
     return numbers
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_put_takes_no_other_message(tmp_path, monkeypatch):
     """Wherever it comes, also in a roll or a force of gathered data: all appended data is written at its place."""
     monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)

@@ -48,7 +48,7 @@ def scan(log):
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
-@pytest.mark.parametrize("size_max", [4 << 20, 5000, 1])
+@pytest.mark.parametrize("size_max", [4 << 20, *(pytest.param(size, marks=pytest.mark.slow) for size in (5000, 1))])
 def test_a_real_log_gives_the_requests_of_its_listing(golden_read_only, golden_listing, golden_about, name, size_max):
     """However many records are read at a time."""
     scan = LogScan(golden_read_only(name) / "store")

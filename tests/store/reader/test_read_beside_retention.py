@@ -85,7 +85,7 @@ def at_every_step(written, tmp_path, monkeypatch, folder, read, *, kept=2, live=
 
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("kept", [1, 4])
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_check_finds_nothing_wrong(written, tmp_path, monkeypatch, live, kept, elsewhere):
     """In the log, and in views that still have all entries, as until the next opening or for a moment; also if others
     read the log."""

@@ -40,6 +40,7 @@ def record_begins(store: Path) -> list[int]:
     return [int(offset) for columns in runs for offset in columns.header["commit_log_offset"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])
 def test_the_report_of_a_check_is_the_same(golden_read_only: Callable[[str], Path], part: str):
     """Whichever process read the bytes, and wherever the log was split."""
