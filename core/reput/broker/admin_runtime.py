@@ -23,8 +23,7 @@ __all__ = ["AdminRuntimeProcessor"]
 
 VERSION_NAMES = {407: "V4_9_7", 409: "V4_9_8", 413: "V5_0_0", 479: "V5_3_3"}
 FOUND, MISSED, TRANSFERRED = 1, 2, 3
-# RocketMQ has these for each of its queues of requests. Here, one queue has all requests that wait for a thread.
-REQUEST_QUEUES = ("send", "pull", "litePull", "query", "ack")
+REQUEST_QUEUES = ("send", "pull", "litePull", "query")
 GIB = 1 << 30
 
 
@@ -99,8 +98,8 @@ class AdminRuntimeProcessor:
         directory = engine.directory / "commitlog"
         with tell_store_error(f"the disk of the log cannot be asked: store={engine.directory}"):
             status = os.statvfs(directory)
-        used = (status.f_blocks - status.f_bfree) / max(status.f_blocks, 1)
-        whole, free = (blocks * status.f_frsize / GIB for blocks in (status.f_blocks, status.f_bavail))
+            used = writer.retention.used_percent() / 100
+        whole, free = (blocks * status.f_frsize / GIB for blocks in (status.f_blocks, status.f_bfree))
         appended = writer.appended
         behind = max(appended - engine.readable_up_to("consume_queue"), 0)
         unforced = max(appended - writer.durable, 0)
@@ -136,15 +135,14 @@ class AdminRuntimeProcessor:
         return -1 if record is None else record.store_timestamp
 
     def of_requests(self) -> dict[str, str]:
-        """Return how many requests wait for a thread. None of those that clients wait for do."""
-        table = {
-            "EndTransactionQueueSize": str(self.waiting_count()),
-            "EndTransactionThreadPoolQueueCapacity": str(WAITING_MAX),
-        }
+        """Return how many requests wait. Sends and pulls are answered by the loop; queries wait for threads."""
+        table = {}
         for name in REQUEST_QUEUES:
             table[f"{name}ThreadPoolQueueCapacity"] = str(WAITING_MAX)
             table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
             table[f"{name}ThreadPoolQueueSize"] = "0"
+        # This request is one of them.
+        table["queryThreadPoolQueueSize"] = str(max(self.waiting_count() - 1, 0))
         return table
 
 
