@@ -61,7 +61,7 @@ class AdminConfigurationProcessor:
         self.holders: dict[str, tuple[SettingsHolder, ...]] = {
             "auto_create_topic_enable": (topics,),
             "auto_create_subscription_group": (services.groups,),
-            "broker_permission": (sends,),
+            "broker_permission": (sends, services.group_reader),
             "clean_file_forcibly_enable": (engine.writer.retention,),
             "default_query_max_num": (),
             "delete_when": (engine.writer.retention,),
