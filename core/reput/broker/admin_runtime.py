@@ -23,7 +23,7 @@ __all__ = ["AdminRuntimeProcessor"]
 
 VERSION_NAMES = {407: "V4_9_7", 409: "V4_9_8", 413: "V5_0_0", 479: "V5_3_3"}
 FOUND, MISSED, TRANSFERRED = 1, 2, 3
-REQUEST_QUEUES = ("send", "pull", "litePull", "query")
+REQUEST_QUEUES = ("ack", "send", "pull", "litePull", "query")
 GIB = 1 << 30
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -376,6 +377,72 @@ def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
     manager.load()
     assert {HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC} <= set(manager.entries)
     assert progress(tmp_path / "store") == (4, 1)
+
+
+def test_a_transaction_that_was_given_up_can_be_opened_again(tmp_path):
+    """Its sender is asked from the first question on; a commit delivers it once."""
+    with open_inline(tmp_path / "store", transaction_check_max=1, transaction_check_interval=1000) as store:
+        set_clock(store, ManualClock())
+        asked: list[Record] = []
+        answers = [None, None, COMMIT]
+
+        def checker(half: Record) -> TransactionState | None:
+            asked.append(half)
+            return answers[len(asked) - 1]
+
+        store.transactions.on_check(GROUP, checker)
+        put_half(store)
+        advance(store, 6_000)
+        wait_until(lambda: len(asked) == 1)
+        advance(store, 1_000)
+        wait_until(lambda: store.transactions.status() == 0)
+        (discarded,) = of_topic(store, DISCARDED_TOPIC)
+        store.transactions.resume(discarded)
+        assert store.transactions.status() == 1
+        with pytest.raises(RequestRefused, match="open"):
+            store.transactions.resume(discarded)
+        advance(store, 1_000)
+        wait_until(lambda: len(asked) == 2)
+        assert [half.properties["TRANSACTION_CHECK_TIMES"] for half in asked] == ["1", "1"]
+        advance(store, 1_000)
+        wait_until(lambda: store.transactions.status() == 0)
+        assert len(of_topic(store, DISCARDED_TOPIC)) == 2
+        assert of_topic(store, "orders") == []
+
+
+def test_a_transaction_that_was_opened_again_is_open_after_a_kill(tmp_path):
+    """The record that gave it up lies before its half message, and settles nothing."""
+    path = tmp_path / "store"
+    with open_inline(path, transaction_check_max=1, transaction_check_interval=1000) as store:
+        set_clock(store, ManualClock())
+        # Nobody can be asked about this one, so it stays open, and the log is read from there on.
+        other = store.transactions.put_half("others", reput.Message("orders", b"other"))
+        asked: list[Record] = []
+        store.transactions.on_check(GROUP, asked.append)
+        put_half(store)
+        advance(store, 6_000)
+        wait_until(lambda: len(asked) == 1)
+        advance(store, 1_000)
+        wait_until(lambda: store.transactions.status() == 1)
+        (discarded,) = of_topic(store, DISCARDED_TOPIC)
+        assert other.commit_log_offset < discarded.commit_log_offset
+        store.transactions.resume(discarded)
+        assert store.transactions.status() == 2
+        store.flush()
+        killed = tmp_path / "killed"
+        shutil.copytree(path, killed)
+    with open_inline(killed) as store:
+        assert store.transactions.status() == 2
+
+
+def test_only_what_was_given_up_is_opened_again(store):
+    """Not a half message, and not a message of another topic."""
+    half = put_half(store)
+    put = store.put(reput.Message("orders", b"x"))
+    for offset in (half.commit_log_offset, put.commit_log_offset):
+        record = next(record for record in all_records(store) if record.commit_log_offset == offset)
+        with pytest.raises(RequestRefused, match="no half message that was given up"):
+            store.transactions.resume(record)
 
 
 def test_a_message_without_room_for_a_count_is_asked_about_as_often_as_any(tmp_path, caplog):

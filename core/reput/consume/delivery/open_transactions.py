@@ -54,11 +54,13 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult
 from reput_hooks import Cursor, Record
 
-__all__ = ["OpenTransactions", "Transaction", "TransactionalStore"]
+__all__ = ["OPENED_AGAIN", "OpenTransactions", "Transaction", "TransactionalStore"]
 
 logger = logging.getLogger("reput.consume")
 
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+# The count of questions in a half message that was stored anew after its transaction had been given up.
+OPENED_AGAIN = "0"
 # The longest sleep before the log clock is read again, because it may be corrected.
 LOOK_S = 60.0
 LOAD_TIMEOUT_S = 60.0
@@ -191,6 +193,10 @@ class OpenTransactions:
                 ops.append((op.queue_offset, max(found, default=-1)))
             half_progress = offsets.query_offset(TRANSACTION_GROUP, HALF_TOPIC, queue_id)
             for half in queue_records(self.reader, HALF_TOPIC, queue_id, half_progress):
+                if half.properties.get(CHECK_TIMES) == OPENED_AGAIN:
+                    # What settled its former copies gave the transaction up.
+                    settled.discard(identity_of(half))
+                    self.pending.pop(identity_of(half), None)
                 if half.queue_offset in done:
                     settled.add(identity_of(half))
                 if names_real_queue(half):

@@ -31,7 +31,7 @@ from reput.consume.delivery.half_messages import (
     identity_of,
     names_real_queue,
 )
-from reput.consume.delivery.open_transactions import OpenTransactions, TransactionalStore
+from reput.consume.delivery.open_transactions import OPENED_AGAIN, OpenTransactions, TransactionalStore
 from reput.consume.delivery.transaction_checks import Checker, TransactionChecks
 from reput.consume.delivery.transaction_messages import (
     SETTLING,
@@ -226,7 +226,7 @@ class TransactionService:
                 f"message_id={discarded.message_id}",
                 f"Name a message of {DISCARDED_TOPIC}.",
             )
-        properties = carried_properties(discarded) | {CHECK_TIMES: "0"}
+        properties = carried_properties(discarded) | {CHECK_TIMES: OPENED_AGAIN}
         with self._open.changed:
             if identity_of(discarded) in self._open.pending:
                 raise RequestRefused(
