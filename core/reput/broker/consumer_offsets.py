@@ -64,10 +64,7 @@ class ConsumerOffsetProcessor:
     def min_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_MIN_OFFSET."""
         del connection
-        topic, queue_id = queue_of(request)
-        low, high = self.range_of(topic, queue_id)
-        if high == 0 and self.services.topics.find(topic) is None:
-            low = -1
+        low, _ = self.range_of(*queue_of(request))
         return RemotingCommand(SUCCESS, {"offset": str(low)})
 
     def by_time(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -113,12 +113,15 @@ class EndTransactionProcessor:
 
 
 def record_bytes(record: Record) -> bytes:
-    """Return a record, whose topic and queue may have been replaced, as the log would hold it."""
+    """Return a half message, whose topic and queue have been replaced, as the log would hold it.
+
+    WAIT is false, as it is in RocketMQ, which has put the half message again before it asks.
+    """
     return encode_record(
         topic=record.topic.encode(),
         queue_id=record.queue_id,
         body=record.body,
-        properties=encode_properties(record.properties),
+        properties=encode_properties({**record.properties, "WAIT": "false"}),
         flag=record.flag,
         queue_offset=record.queue_offset,
         commit_log_offset=record.commit_log_offset,

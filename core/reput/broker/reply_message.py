@@ -101,7 +101,7 @@ class ReplyMessageProcessor:
         if channel is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now = str(time.time_ns() // 1_000_000)
-        properties = {**properties, "PUSH_REPLY_TIME": now}
+        properties = {**properties, **self.sends.common_fields, "PUSH_REPLY_TIME": now}
         fields = {
             "producerGroup": header.producer_group,
             "topic": header.topic,
@@ -113,8 +113,8 @@ class ReplyMessageProcessor:
             "flag": str(header.flag),
             "reconsumeTimes": str(header.reconsume_times),
             "unitMode": "true" if header.unit_mode else "false",
-            "bornHost": "/" + decode_host(born_host),
-            "storeHost": "/" + decode_host(self.sends.store_host),
+            "bornHost": decode_host(born_host),
+            "storeHost": decode_host(self.sends.store_host),
             "storeTimestamp": now,
             "properties": encode_properties(properties).decode(),
         }

@@ -190,5 +190,8 @@ def test_a_consumer_that_sends_to_its_retry_topic_itself_meets_the_same_end(stor
     store.put(dead_letter_when_exhausted(store._engine, message, maximum))
     assert last(store).topic == ("%DLQ%billing" if dead else SCHEDULE_TOPIC)
     assert last(store).reconsume_times == reconsume_times
+    if dead:
+        # As in RocketMQ 5.
+        assert last(store).properties["DELAY"] == "-1"
     others = MessageExtBrokerInner("orders", b"x", reconsume_times=99)
     assert dead_letter_when_exhausted(store._engine, others) is others

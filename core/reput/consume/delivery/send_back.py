@@ -153,5 +153,5 @@ def dead_letter_when_exhausted(
         topic=DLQ_PREFIX + group,
         queue_id=0,
         delay_level=0,
-        properties={**(message.properties or {}), "DELAY": "0"},
+        properties={**(message.properties or {}), "DELAY": "-1"},
     )

@@ -1,0 +1,29 @@
+"""Offsets: what a broker says of queues."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivering import wait_until
+from reput.remoting.request_code import RequestCode as Code
+from reput.remoting.response_code import ResponseCode
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [("T", 1), ("T", 9), ("unknown", 0)])
+def test_a_queue_without_messages_begins_and_ends_at_zero(client, topic, queue_id):
+    """So does one that does not exist, as in RocketMQ."""
+    client.send_message("T")
+    fields = {"topic": topic, "queueId": str(queue_id)}
+    for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET):
+        answer = client.ask(code, fields)
+        assert (answer.code, answer.ext_fields["offset"]) == (ResponseCode.SUCCESS, "0")
+    assert client.ask(Code.GET_EARLIEST_MSG_STORETIME, fields).ext_fields["timestamp"] == "-1"
+
+
+def test_a_queue_with_messages_begins_at_its_first_and_ends_behind_its_last(broker, client):
+    for _ in range(3):
+        client.send_message("T")
+    wait_until(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    fields = {"topic": "T", "queueId": "0"}
+    assert client.ask(Code.GET_MIN_OFFSET, fields).ext_fields["offset"] == "0"
+    assert client.ask(Code.GET_MAX_OFFSET, fields).ext_fields["offset"] == "3"

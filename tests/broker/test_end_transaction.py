@@ -1,0 +1,94 @@
+"""Transactions: half messages are committed, rolled back, and asked about."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from broker.test_send_message import stored
+from delivering import wait_until
+from reput.remoting.request_code import RequestCode as Code
+from reput.remoting.response_code import ResponseCode
+from reput.store.record.record import decode_record
+from serving import served
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+HALF = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "C0A80001" * 4, "KEYS": "k", "WAIT": "true"}
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A broker that asks soon."""
+    with served(tmp_path / "store", transaction_time_out=50, transaction_check_interval=50) as broker:
+        yield broker
+
+
+def send_half(client, body, queue_id=0):
+    """Begin a transaction; a message born long ago would be given up at once."""
+    born = {"bornTimestamp": str(time.time_ns() // 1_000_000)}
+    return client.send_message("T", body, HALF, queue_id=queue_id, fields=born)
+
+
+def end(client, answer, state, group="pg", **fields):
+    """Settle the transaction whose half message was answered so."""
+    header = {
+        "producerGroup": group,
+        "tranStateTableOffset": answer.ext_fields["queueOffset"],
+        "commitLogOffset": str(int.from_bytes(bytes.fromhex(answer.ext_fields["msgId"])[-8:], "big")),
+        "commitOrRollback": str(state),
+        "fromTransactionCheck": "false",
+        "msgId": HALF["UNIQ_KEY"],
+        **fields,
+    }
+    return client.ask(Code.END_TRANSACTION, header)
+
+
+def test_a_commit_shows_the_message_once_and_a_rollback_never(broker, client):
+    answers = [send_half(client, body, 1) for body in (b"committed", b"rolled back")]
+    assert [answer.ext_fields["queueId"] for answer in answers] == ["1", "1"]
+    assert stored(broker, "T", 1) == []
+    for answer, state in zip(answers, (COMMIT, ROLLBACK), strict=True):
+        assert end(client, answer, state).code == ResponseCode.SUCCESS
+    (record,) = stored(broker, "T", 1)
+    assert (record.body, record.sys_flag & 12) == (b"committed", 8)
+    assert record.properties["REAL_TOPIC"] == "T"
+
+
+def test_another_group_cannot_settle_a_transaction(broker, client):
+    answer = send_half(client, b"x")
+    assert end(client, answer, COMMIT, group="others").code == ResponseCode.SYSTEM_ERROR
+    assert stored(broker, "T") == []
+
+
+def test_the_broker_asks_a_producer_of_the_group_until_it_knows(broker, client):
+    """The question holds the message with its real topic and queue, and with WAIT=false, as RocketMQ's does."""
+    answer = send_half(client, b"x", 2)
+    assert answer.code == ResponseCode.SUCCESS
+    with broker.client() as producer:
+        # Another connection than the one that sent: the producer has been restarted.
+        producer.heartbeat("client", producers=("pg",))
+        question = producer.request(Code.CHECK_TRANSACTION_STATE)
+        half = decode_record(question.body_bytes, 0)
+        assert (half.topic, half.queue_id, half.body) == ("T", 2, b"x")
+        assert half.properties["WAIT"] == "false"
+        assert half.properties["UNIQ_KEY"] == question.ext_fields["transactionId"] == question.ext_fields["msgId"]
+        assert int(half.properties["TRANSACTION_CHECK_TIMES"]) >= 1
+        while True:
+            fields = question.ext_fields
+            settled = producer.ask(
+                Code.END_TRANSACTION,
+                {
+                    "producerGroup": "pg",
+                    "tranStateTableOffset": fields["tranStateTableOffset"],
+                    "commitLogOffset": fields["commitLogOffset"],
+                    "commitOrRollback": str(COMMIT),
+                    "fromTransactionCheck": "true",
+                    "msgId": fields["msgId"],
+                },
+            )
+            if settled.code == ResponseCode.SUCCESS:
+                break
+            # Meanwhile the broker has put the half message again, and asked again.
+            question = producer.request(Code.CHECK_TRANSACTION_STATE)
+    wait_until(lambda: len(stored(broker, "T", 2)) == 1)
