@@ -57,8 +57,11 @@ def enters_tags(version: str) -> bool:
     return version >= "5.4"
 
 
-def java_command(version: str, home: Path) -> list[str]:
-    """Return the command for the program with *version*; *home* is a directory for RocketMQ's own files.
+def java_command(version: str, home: Path, main: str = "interop.Main", *options: str) -> list[str]:
+    """Return the command for a *main* class with *version*; *home* is a directory for RocketMQ's own files.
+
+    Args:
+        options: for the JVM, in addition to those of all programs.
 
     Skips the test if Java or Maven is missing, or Maven cannot fetch RocketMQ.
     """
@@ -67,14 +70,15 @@ def java_command(version: str, home: Path) -> list[str]:
             pytest.skip(f"{program} is not installed: RocketMQ itself cannot be asked")
     built = built_program(version)
     archive = built / ARCHIVE
-    return command(built, home, *([f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []))
+    archived = [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
+    return command(built, home, main, *archived, *options)
 
 
-def command(built: Path, home: Path, *options: str) -> list[str]:
-    """Return the command for a built program."""
+def command(built: Path, home: Path, main: str, *options: str) -> list[str]:
+    """Return the command for a main class of a built program."""
     return [
         *("java", *JVM_OPTIONS, *options, f"-Duser.home={home}"),
-        *("-cp", f"{built / 'interop-1.jar'}:{built / 'lib'}/*", "interop.Main"),
+        *("-cp", f"{built / 'interop-1.jar'}:{built / 'lib'}/*", main),
     ]
 
 
@@ -109,7 +113,11 @@ def archive_classes(built: Path) -> None:
         questions = b"".join(json.dumps(question).encode() + b"\n" for question in QUESTIONS)
         draft = built / f"{ARCHIVE}.draft"
         subprocess.run(
-            [*command(built, Path(scratch), f"-XX:ArchiveClassesAtExit={draft}"), str(store), SMALL_SEGMENTS],
+            [
+                *command(built, Path(scratch), "interop.Main", f"-XX:ArchiveClassesAtExit={draft}"),
+                str(store),
+                SMALL_SEGMENTS,
+            ],
             input=questions,
             capture_output=True,
             timeout=BUILD_SECONDS_MAX,

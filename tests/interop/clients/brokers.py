@@ -1,7 +1,7 @@
-"""Brokers on free ports of this machine: RocketMQ's own with its name server, and `reput serve`, with the same settings.
+"""Brokers on free ports: RocketMQ's own with its name server, and `reput serve`, with the same settings.
 
-    settings ──┬─▶ java NamesrvStartup, BrokerStartup ──▶ NAME_SERVER ◀── the same clients
-               └─▶ reput serve ─────────────────────────▶ NAME_SERVER ◀──┘
+settings ──┬─▶ java NamesrvStartup, BrokerStartup ──▶ NAME_SERVER ◀── the same clients
+           └─▶ reput serve ─────────────────────────▶ NAME_SERVER ◀──┘
 """
 
 from __future__ import annotations
@@ -20,17 +20,12 @@ from typing import Any, ClassVar, Self
 
 from command_line import REPUT
 from delivering import wait_until
+from interop.java_program import java_command
 
-__all__ = ["Launched", "NameServer", "RealBroker", "ReputBroker", "SETTINGS", "free_port"]
+__all__ = ["Launched", "NameServer", "RealBroker", "ReputBroker"]
 
 STOP_SECONDS_MAX = 60.0
-JVM_OPTIONS = (
-    *("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=512m"),
-    # Lets RocketMQ unmap its files on a Java of today.
-    "--add-opens=java.base/java.nio=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-)
+BROKER_HEAP = "-Xmx256m"
 LOGGING = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
     <file>${user.home}/server.log</file><encoder><pattern>%d %-5level %logger{20} - %msg%n</pattern></encoder>
@@ -155,11 +150,6 @@ class Launched:
         self.process.wait(STOP_SECONDS_MAX)
 
 
-def java(classpath: str, home: Path, main: str, *arguments: str) -> list[str]:
-    """Return how a main class of RocketMQ is run, with its logs below *home*."""
-    return ["java", *JVM_OPTIONS, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", classpath, main, *arguments]
-
-
 def write_logging(home: Path) -> None:
     """Write what version 4 reads at its start; version 5 brings it along."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
@@ -176,12 +166,13 @@ def write_properties(path: Path, settings: dict[str, object]) -> Path:
 class NameServer:
     """RocketMQ's name server."""
 
-    def __init__(self, classpath: str, home: Path) -> None:
+    def __init__(self, version: str, home: Path) -> None:
         write_logging(home)
         self.address = f"127.0.0.1:{free_port()}"
         settings = write_properties(home / "namesrv.properties", {"listenPort": self.address.rpartition(":")[2]})
-        command = java(classpath, home, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(settings))
-        self.launched = Launched(command, home / "namesrv.log")
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        command = java_command(version, home, main, f"-Drocketmq.home.dir={home}")
+        self.launched = Launched([*command, "-c", str(settings)], home / "namesrv.log")
 
     def wait(self) -> Self:
         """Wait until it answers."""
@@ -202,15 +193,15 @@ class RealBroker:
 
     def __init__(
         self,
-        classpath: str,
+        version: str,
         home: Path,
         settings: dict[str, object] | None = None,
         name_server: NameServer | None = None,
         port: int | None = None,
     ) -> None:
-        self.classpath = classpath
+        self.version = version
         self.home = home
-        self.own = None if name_server else NameServer(classpath, home)
+        self.own = None if name_server else NameServer(version, home)
         self.names = name_server or self.own
         assert self.names is not None
         self.name_server = self.names.address
@@ -233,8 +224,9 @@ class RealBroker:
         """Start the broker, and wait until it is registered."""
         write_logging(self.home)
         settings = write_properties(self.home / "broker.properties", self.settings)
-        command = java(self.classpath, self.home, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(settings))
-        self.launched = Launched(command, self.home / "broker.log")
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        command = java_command(self.version, self.home, main, BROKER_HEAP, f"-Drocketmq.home.dir={self.home}")
+        self.launched = Launched([*command, "-c", str(settings)], self.home / "broker.log")
         address = f"127.0.0.1:{self.port}".encode()
         assert self.names is not None
         self.launched.wait_for(lambda: address in self.names.brokers(), "the broker")
