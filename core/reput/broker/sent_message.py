@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from reput.errors import RequestRefused
 from reput.remoting.custom_header import whole
-from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_command import ReceivedFields, RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.store.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -72,10 +72,13 @@ class SendHeader(msgspec.Struct, rename="camel", gc=False):
         Raises:
             RequestRefused: SYSTEM_ERROR; a field is missing, or is no number.
         """
-        kind: type[SendHeader] = SendHeader if request.code in V1_CODES else ShortSendHeader
+        is_short = request.code not in V1_CODES
+        fields = request.ext_fields
         try:
-            return msgspec.convert(request.ext_fields, kind, strict=False)
-        except msgspec.ValidationError as error:
+            if type(fields) is ReceivedFields and fields.found is None:
+                return decode_short(fields.raw) if is_short else decode_long(fields.raw)
+            return msgspec.convert({**fields}, ShortSendHeader if is_short else SendHeader, strict=False)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"a field of the header is missing or wrong: error={error}"
             ) from None
@@ -89,6 +92,8 @@ ShortSendHeader: type[SendHeader] = msgspec.defstruct(  # type: ignore[assignmen
     rename=dict(zip(SendHeader.__struct_fields__, SHORT_NAMES, strict=True)),
     gc=False,
 )
+decode_long = msgspec.json.Decoder(SendHeader, strict=False).decode
+decode_short = msgspec.json.Decoder(ShortSendHeader, strict=False).decode
 
 
 def plain_properties(data: bytes) -> dict[bytes, bytes] | None:

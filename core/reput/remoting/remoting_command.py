@@ -11,11 +11,11 @@ Source: RocketMQ remoting, RemotingCommand, RemotingSerializable and RocketMQSer
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,7 @@ __all__ = [
     "FRAME_SIZE_MAX",
     "VERSION",
     "FrameError",
+    "ReceivedFields",
     "RemotingCommand",
     "SerializeType",
     "decode_frame",
@@ -48,12 +49,16 @@ LANGUAGES = (
 OTHER_LANGUAGE = "OTHER"
 LANGUAGE_NUMBERS = {language: number for number, language in enumerate(LANGUAGES)}
 
+OBJECT_BEGIN = ord("{")
+BYTES = (bytes, memoryview)
 LENGTHS = Struct(">iI")
 # code, language, version, opaque, flag, length of the remark
 BINARY_HEAD = Struct(">hBhiii")
 INT = Struct(">i")
 SHORT = Struct(">h")
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+Int: TypeAlias = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+NO_FIELDS = msgspec.Raw(b"{}")
 
 
 class FrameError(ReputError):
@@ -69,7 +74,61 @@ class SerializeType(enum.IntEnum):
     ROCKETMQ = 1
 
 
-class RemotingCommand(msgspec.Struct):
+class ReceivedFields(Mapping[str, str]):
+    """The custom header of a received command, decoded at its first use.
+
+    Attributes:
+        raw: its JSON.
+    """
+
+    __slots__ = ("found", "raw")
+
+    def __init__(self, raw: msgspec.Raw) -> None:
+        self.raw = raw
+        self.found: dict[str, str] | None = None
+
+    def decoded(self) -> dict[str, str]:
+        """Return the fields."""
+        found = self.found
+        if found is None:
+            try:
+                found = decode_fields_of_json(self.raw)
+            except (msgspec.ValidationError, UnicodeDecodeError):
+                found = self.loosely()
+            self.found = found
+        return found
+
+    def loosely(self) -> dict[str, str]:
+        """Return the fields, some of which are no text.
+
+        Raises:
+            FrameError: one of them cannot be decoded.
+        """
+        try:
+            return loose_fields(msgspec.json.decode(self.raw))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise FrameError(f"extFields in a header cannot be decoded: error={error}") from None
+
+    def __getitem__(self, name: str) -> str:
+        return self.decoded()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.decoded()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.decoded())
+
+    def __len__(self) -> int:
+        return len(self.decoded())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.decoded().get(name, default)
+
+    def __repr__(self) -> str:
+        return repr(self.decoded())
+
+
+class RemotingCommand(msgspec.Struct, gc=False):
     """One request or response.
 
     Attributes:
@@ -103,7 +162,10 @@ class RemotingCommand(msgspec.Struct):
     @property
     def body_bytes(self) -> bytes:
         """The body in one piece."""
-        return bytes(self.body) if isinstance(self.body, bytes | memoryview) else b"".join(self.body)
+        body = self.body
+        if type(body) is bytes:
+            return body
+        return bytes(body) if isinstance(body, BYTES) else b"".join(body)
 
     def response_to(self, request: RemotingCommand) -> RemotingCommand:
         """Make this the response to *request*, in the same header form; return it."""
@@ -113,19 +175,33 @@ class RemotingCommand(msgspec.Struct):
         return self
 
 
-class Header(msgspec.Struct, rename="camel", omit_defaults=True):
+class Header(msgspec.Struct, rename="camel", gc=False):
     """The JSON header. Unknown members are ignored."""
 
-    code: int
-    flag: int = 0
+    code: Int
+    flag: Int = 0
     language: str = ""
-    opaque: int = 0
+    opaque: Int = 0
     version: int = 0
     remark: str | None = None
-    ext_fields: dict[str, str] | None = None
+    ext_fields: msgspec.Raw = NO_FIELDS
+
+
+class SentHeader(msgspec.Struct, rename="camel", gc=False):
+    """The JSON header as it is sent."""
+
+    code: int
+    ext_fields: dict[str, str]
+    flag: int
+    language: str
+    opaque: int
+    serialize_type: str = msgspec.field(name="serializeTypeCurrentRPC")
+    version: int
+    remark: str | msgspec.UnsetType
 
 
 decode_header = msgspec.json.Decoder(Header).decode
+decode_fields_of_json = msgspec.json.Decoder(dict[str, str]).decode
 encode_header = msgspec.json.Encoder().encode
 opaques = count(1)
 
@@ -151,30 +227,29 @@ def decode_frame(data: bytes | memoryview) -> RemotingCommand:
     if end > len(data):
         raise FrameError(f"a header is longer than its frame: header_size={header_size} frame_size={len(data)}")
     body = bytes(data[end:])
-    if serialize_type == SerializeType.JSON:
-        return decode_json(data[4:end], body)
-    if serialize_type == SerializeType.ROCKETMQ:
+    if serialize_type == 0:
+        # A copy: the fields are decoded later, and the buffer has other bytes then.
+        return decode_json(bytes(data[4:end]), body)
+    if serialize_type == 1:
         return decode_binary(bytes(data[4:end]), body)
     raise FrameError(f"a header has an unknown form: serialize_type={serialize_type}")
 
 
-def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
+def decode_json(data: bytes, body: bytes) -> RemotingCommand:
     """Return the command of a JSON header."""
     try:
         header = decode_header(data)
+        raw = header.ext_fields
+        fields: Mapping[str, str] = ReceivedFields(raw)
+        if memoryview(raw)[0] != OBJECT_BEGIN:
+            header, fields = decode_loosely(data)
     except (msgspec.ValidationError, UnicodeDecodeError):
-        header = decode_loosely(data)
+        header, fields = decode_loosely(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"a header is not JSON: error={error}") from None
-    if not (
-        INT_MIN <= header.code <= INT_MAX and INT_MIN <= header.opaque <= INT_MAX and INT_MIN <= header.flag <= INT_MAX
-    ):
-        raise FrameError(
-            f"a number in a header has more than 32 bits: code={header.code} opaque={header.opaque} flag={header.flag}"
-        )
     return RemotingCommand(
         header.code,
-        header.ext_fields or {},
+        fields,
         body,
         header.remark,
         header.opaque,
@@ -184,8 +259,8 @@ def decode_json(data: bytes | memoryview, body: bytes) -> RemotingCommand:
     )
 
 
-def decode_loosely(data: bytes | memoryview) -> Header:
-    """Return a header with fields of types that RocketMQ's own clients do not send.
+def decode_loosely(data: bytes | memoryview) -> tuple[Header, dict[str, str]]:
+    """Return a header, and its fields, with members of types that RocketMQ's own clients do not send.
 
     Java accepts numbers and booleans as text in ``extFields``, and omits null members.
     """
@@ -195,24 +270,28 @@ def decode_loosely(data: bytes | memoryview) -> Header:
         raise FrameError(f"a header is not JSON: error={error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("code"), int):
         raise FrameError("a header has no code")
-    fields = found.get("extFields")
+    fields = found.pop("extFields", None)
     if fields is not None and not isinstance(fields, dict):
         raise FrameError(f"extFields in a header are not an object: type={type(fields).__name__}")
-    found["extFields"] = {name: as_text(value) for name, value in (fields or {}).items() if value is not None}
     for name in ("language", "remark"):
         if not isinstance(found.get(name, ""), str):
             del found[name]
     try:
-        return msgspec.convert({name: value for name, value in found.items() if value is not None}, Header)
+        header = msgspec.convert({name: value for name, value in found.items() if value is not None}, Header)
     except msgspec.ValidationError as error:
-        raise FrameError(f"a header has a field of a wrong type: error={error}") from None
+        raise FrameError(
+            f"a header has a field of a wrong type, or a number of more than 32 bits: error={error}"
+        ) from None
+    return header, loose_fields(fields or {})
 
 
-def as_text(value: Any) -> str:
-    """Return a value of ``extFields`` as Java converts it to text."""
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
+def loose_fields(fields: dict[str, Any]) -> dict[str, str]:
+    """Return custom fields of any type as Java converts them to text. A null is a field that is not there."""
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in fields.items()
+        if value is not None
+    }
 
 
 def decode_binary(data: bytes, body: bytes) -> RemotingCommand:
@@ -273,9 +352,9 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
         FrameError: the frame exceeds the size that peers accept.
     """
     body = command.body
-    pieces = [body] if isinstance(body, bytes | memoryview) else list(body)
+    pieces = [body] if isinstance(body, BYTES) else list(body)
     body_size = sum(map(len, pieces))
-    header = encode_json(command) if command.serialize_type is SerializeType.JSON else encode_binary(command)
+    header = encode_json(command) if command.serialize_type == 0 else encode_binary(command)
     size = 4 + len(header) + body_size
     if size + 4 > FRAME_SIZE_MAX:
         raise FrameError(f"a frame is too large: frame_size={size + 4} frame_size_max={FRAME_SIZE_MAX}")
@@ -285,18 +364,18 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
 
 def encode_json(command: RemotingCommand) -> bytes:
     """Return a JSON header. ``extFields`` is always included: Java relies on it in some responses."""
-    fields: dict[str, Any] = {
-        "code": command.code,
-        "extFields": command.ext_fields,
-        "flag": command.flag,
-        "language": command.language,
-        "opaque": command.opaque,
-        "serializeTypeCurrentRPC": "JSON",
-        "version": command.version,
-    }
-    if command.remark is not None:
-        fields["remark"] = command.remark
-    return encode_header(fields)
+    fields = command.ext_fields
+    header = SentHeader(
+        command.code,
+        fields if type(fields) is dict else dict(fields),
+        command.flag,
+        command.language,
+        command.opaque,
+        "JSON",
+        command.version,
+        msgspec.UNSET if command.remark is None else command.remark,
+    )
+    return encode_header(header)
 
 
 def encode_binary(command: RemotingCommand) -> bytes:
