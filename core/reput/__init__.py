@@ -19,6 +19,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from reput import filter as filter
+    from reput.client.client import Client as Client
+    from reput.client.client import Producer as Producer
+    from reput.client.client import connect as connect
+    from reput.client.remote_consumer import RemoteConsumer as RemoteConsumer
     from reput.consume.administration.administration import Administration as Administration
     from reput.consume.administration.administration import GroupProgress as GroupProgress
     from reput.consume.administration.administration import QueueStats as QueueStats
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
     __all__ = [
         "Administration",
         "BrokerError",
+        "Client",
         "ConfigError",
         "Consumer",
         "DamagedStore",
@@ -90,12 +95,14 @@ if TYPE_CHECKING:
         "MessageIllegal",
         "NotAStore",
         "OffsetOutOfRange",
+        "Producer",
         "PutMessageResult",
         "PutMessageStatus",
         "QueueStats",
         "ReadOnlyStore",
         "RebuiltView",
         "Record",
+        "RemoteConsumer",
         "ReputError",
         "RequestRefused",
         "ResponseCode",
@@ -120,6 +127,7 @@ if TYPE_CHECKING:
         "Worker",
         "WorkerStatistics",
         "aopen",
+        "connect",
         "debug",
         "filter",
         "open",
@@ -129,6 +137,8 @@ else:
         __name__,
         {
             "reput": ("filter",),
+            "reput.client.client": ("Client", "Producer", "connect"),
+            "reput.client.remote_consumer": ("RemoteConsumer",),
             "reput.consume.administration.administration": ("Administration", "GroupProgress", "QueueStats"),
             "reput.consume.delivery.schedule_service": ("DelayLevelRow",),
             "reput.consume.delivery.transaction_messages": ("HalfMessage", "TransactionState"),

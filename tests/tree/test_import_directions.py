@@ -44,6 +44,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.namesrv",
         "reput.remoting",
     },
+    # Of namesrv it takes the bodies of routes alone.
+    "reput.client": {
+        *BELOW_PROCESS,
+        "reput.argument_checks",
+        "reput.consume",
+        "reput.namesrv",
+        "reput.remoting",
+        "reput.worker",
+    },
     "reput.table": BELOW_PROCESS,
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},

@@ -13,7 +13,6 @@ import msgspec
 
 from reput.broker.admin_bodies import MessageQueue, json_response, object_keyed
 from reput.broker.broker_statistics import BrokerStatistics, Growth
-from reput.broker.client_manage import SubscriptionData
 from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.topics import may_be_topic
 from reput.embedded.store_engine import StoreEngine
@@ -21,6 +20,7 @@ from reput.errors import RequestRefused
 from reput.filter import TagFilter
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import text, truth, whole
+from reput.remoting.heartbeat import SubscriptionData
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor
 from reput.remoting.request_code import RequestCode

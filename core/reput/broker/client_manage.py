@@ -12,80 +12,27 @@ import msgspec
 
 from reput.broker.broker_topics import BrokerTopics
 from reput.broker.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
-from reput.broker.rebalance_locks import LockBatchBody, RebalanceLocks
+from reput.broker.rebalance_locks import RebalanceLocks
 from reput.consume.registry.subscription import SQL92, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.errors import RequestRefused
 from reput.filter.errors import FilterSyntaxError
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import text
+from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput.remoting.message_queue import LockBatchBody
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 
-__all__ = ["ClientManageProcessor", "SubscriptionData", "decode_body"]
+__all__ = ["ClientManageProcessor", "decode_body"]
 
 SUCCESS = ResponseCode.SUCCESS
 Body = TypeVar("Body")
 
 logger = logging.getLogger(__name__)
 encode_json = msgspec.json.Encoder().encode
-
-
-class SubscriptionData(msgspec.Struct, rename="camel", omit_defaults=False):
-    """A subscription as clients send it."""
-
-    topic: str = ""
-    sub_string: str | None = "*"
-    expression_type: str | None = "TAG"
-    sub_version: int = 0
-    class_filter_mode: bool = False
-    tags_set: list[str] | None = None
-    code_set: list[int] | None = None
-
-    def compiled(self) -> Subscription:
-        """Return the subscription with its filter.
-
-        Raises:
-            FilterSyntaxError: the expression does not compile.
-        """
-        return subscribe(
-            self.topic, self.sub_string or None, expression_type=self.expression_type, sub_version=self.sub_version
-        )
-
-
-class ConsumerData(msgspec.Struct, rename="camel"):
-    """A consumer group of a client."""
-
-    group_name: str
-    consume_type: str | None = "CONSUME_PASSIVELY"
-    message_model: str | None = "CLUSTERING"
-    consume_from_where: str | None = "CONSUME_FROM_LAST_OFFSET"
-    subscription_data_set: list[SubscriptionData] | None = None
-    unit_mode: bool = False
-
-
-class ProducerData(msgspec.Struct, rename="camel"):
-    """A producer group of a client."""
-
-    group_name: str
-
-
-class HeartbeatData(msgspec.Struct):
-    """The body of HEART_BEAT."""
-
-    client_id: str = msgspec.field(name="clientID")
-    producers: list[ProducerData] | None = msgspec.field(name="producerDataSet", default=None)
-    consumers: list[ConsumerData] | None = msgspec.field(name="consumerDataSet", default=None)
-
-
-class CheckClientBody(msgspec.Struct, rename="camel"):
-    """The body of CHECK_CLIENT_CONFIG."""
-
-    client_id: str | None = None
-    group: str | None = None
-    subscription_data: SubscriptionData | None = None
 
 
 class ClientManageProcessor:
@@ -127,7 +74,7 @@ class ClientManageProcessor:
         subscriptions = []
         for subscription in data.subscription_data_set or ():
             try:
-                subscriptions.append(subscription.compiled())
+                subscriptions.append(compiled(subscription))
             except FilterSyntaxError as error:
                 # Its pulls are refused: SUBSCRIPTION_NOT_EXIST.
                 logger.warning(
@@ -181,7 +128,7 @@ class ClientManageProcessor:
                 "Set enable_property_filter.",
             )
         try:
-            subscription.compiled()
+            compiled(subscription)
         except FilterSyntaxError as error:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         return RemotingCommand(SUCCESS)
@@ -201,6 +148,20 @@ class ClientManageProcessor:
         body = decode_body(request, LockBatchBody)
         self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return RemotingCommand(SUCCESS)
+
+
+def compiled(subscription: SubscriptionData) -> Subscription:
+    """Return a subscription of a client with its filter.
+
+    Raises:
+        FilterSyntaxError: the expression does not compile.
+    """
+    return subscribe(
+        subscription.topic,
+        subscription.sub_string or None,
+        expression_type=subscription.expression_type,
+        sub_version=subscription.sub_version,
+    )
 
 
 def decode_body(request: RemotingCommand, kind: type[Body]) -> Body:

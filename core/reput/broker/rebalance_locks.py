@@ -9,29 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
+from reput.remoting.message_queue import MessageQueue
 
-__all__ = ["LockBatchBody", "MessageQueue", "RebalanceLocks"]
+__all__ = ["RebalanceLocks"]
 
 LOCK_MAX_S = 60.0
 # Of all groups together: clients name groups and queues as they like.
 LOCKS_MAX = 100_000
-
-
-class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
-    """A queue of a topic at a broker, as clients name it."""
-
-    broker_name: str
-    queue_id: int
-    topic: str
-
-
-class LockBatchBody(msgspec.Struct, rename="camel"):
-    """The body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
-
-    consumer_group: str
-    client_id: str
-    mq_set: list[MessageQueue]
 
 
 class RebalanceLocks:

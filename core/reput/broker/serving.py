@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from reput.broker.broker import Broker
-from reput.broker.broker_place import BrokerPlace, remove_broker_place, write_broker_place
 from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.process.control.configuration import Configuration
+from reput.store.state.broker_place import BrokerPlace, remove_broker_place, write_broker_place
 from reput.store.state.recorded_settings import load_store_settings
 
 __all__ = ["serve"]

@@ -41,9 +41,9 @@ class BrokerData(msgspec.Struct, rename="camel"):
 class TopicRouteData(msgspec.Struct, rename="camel"):
     """Where a topic's queues are. Its JSON has no blanks: the Go client splits its text, and does not parse it."""
 
-    broker_datas: list[BrokerData]
-    filter_server_table: dict[str, list[str]]
-    queue_datas: list[QueueData]
+    broker_datas: list[BrokerData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    queue_datas: list[QueueData] = []
 
 
 class ClusterInfo(msgspec.Struct, rename="camel"):

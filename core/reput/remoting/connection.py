@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from reput.errors import ReputError
+from reput.errors import BrokerError
 from reput.remoting.remoting_command import (
     FRAME_SIZE_MAX,
     FrameError,
@@ -42,7 +42,7 @@ SMALL_REST = 4096
 logger = logging.getLogger(__name__)
 
 
-class ConnectionLost(ReputError):
+class ConnectionLost(BrokerError):
     """The connection ended before the request was answered. The peer may have executed the request."""
 
     advice = "Check whether the request was executed before you repeat it."
@@ -303,17 +303,27 @@ class Connection(asyncio.BufferedProtocol):
             ConnectionLost: the connection ended before the response.
             TimeoutError: no response within *timeout* seconds.
         """
-        if self.closed:
-            raise ConnectionLost(f"the connection has ended: peer={self.peer}")
-        command.opaque = next_opaque()
-        future: asyncio.Future[RemotingCommand] = self.loop.create_future()
-        self.waiting[command.opaque] = future
+        future = self.request(command)
         try:
-            self.send(command)
             async with asyncio.timeout(timeout):
                 return await future
         finally:
             self.waiting.pop(command.opaque, None)
+
+    def request(self, command: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+        """Send a request and return the future of its response, for which there is no time limit.
+
+        Raises:
+            ConnectionLost: the connection ended before.
+            FrameError: the request is larger than any peer takes.
+        """
+        if self.closed:
+            raise ConnectionLost(f"the connection has ended: peer={self.peer}")
+        command.opaque = next_opaque()
+        self.send(command)
+        future: asyncio.Future[RemotingCommand] = self.loop.create_future()
+        self.waiting[command.opaque] = future
+        return future
 
     # The end.
 

@@ -1,25 +1,33 @@
 """RemotingClient: requests to peers by address, over one connection per peer, opened at the first request.
 
+    address               peer
+    host:port             on the network
+    unix:/path            of a Unix socket
+    unix:@name            of one in Linux's abstract namespace
+
 Source: RocketMQ remoting, NettyRemotingClient.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Awaitable, Callable
 
-from reput.errors import ReputError
+from reput.errors import BrokerError
 from reput.remoting.connection import Connection, RequestHandler
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["RemotingClient", "Unreachable", "parse_address", "split_addresses"]
+__all__ = ["ClientConnection", "RemotingClient", "Unreachable", "parse_address", "split_addresses"]
 
 CONNECT_TIMEOUT_S = 3.0
 UNIX_PREFIX = "unix:"
+ABSTRACT_PREFIX = "@"
 
 
-class Unreachable(ReputError):
+class Unreachable(BrokerError):
     """No connection to the peer can be established."""
 
     advice = "Check that the peer runs and that the address is right."
@@ -37,17 +45,38 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+class ClientConnection(Connection):
+    """The client's side of a connection.
+
+    It reads on while the peer takes nothing: both would wait for each other otherwise, the peer for its answers to be
+    read. A client bounds what it sends by the answers that it waits for.
+    """
+
+    def pause_writing(self) -> None:
+        """Go on reading."""
+
+    def resume_writing(self) -> None:
+        """Go on."""
+
+
 class RemotingClient:
     """Connections to peers. Used in the thread of its loop only.
 
-    handler: receives requests sent by peers; None: they are answered with "not supported".
-    tls: the TLS context; None: connections are not encrypted.
-        tls: how connections are encrypted; None: they are not.
+    Args:
+        handler: receives requests sent by peers; None: they are answered with "not supported".
+        tls: the TLS context; None: connections are not encrypted.
+        greet: called with each new connection before anything else is sent on it.
     """
 
-    def __init__(self, handler: RequestHandler | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        handler: RequestHandler | None = None,
+        tls: ssl.SSLContext | None = None,
+        greet: Callable[[str, Connection], Awaitable[None]] | None = None,
+    ) -> None:
         self.handler = handler or unsupported
         self.tls = tls
+        self.greet = greet
         self.loop = asyncio.get_running_loop()
         self.connections: dict[str, Connection] = {}
         self.locks: dict[str, asyncio.Lock] = {}
@@ -58,31 +87,56 @@ class RemotingClient:
         Raises:
             Unreachable: none is open, and none can be established.
         """
-        found = self.connections.get(address)
-        if found is not None and not found.closed:
+        found = self.connected(address)
+        if found is not None:
             return found
         async with self.locks.setdefault(address, asyncio.Lock()):
-            found = self.connections.get(address)
-            if found is None or found.closed:
-                found = self.connections[address] = await self.connect(address)
+            found = self.connected(address)
+            if found is None:
+                found = await self.connect(address)
+                if self.greet is not None:
+                    try:
+                        await self.greet(address, found)
+                    except BaseException:
+                        found.abort()
+                        raise
+                self.connections[address] = found
             return found
+
+    def connected(self, address: str) -> Connection | None:
+        """Return the connection to *address* if there is one."""
+        found = self.connections.get(address)
+        return None if found is None or found.closed else found
 
     async def connect(self, address: str) -> Connection:
         """Open a connection."""
 
         def protocol() -> Connection:
-            return Connection(self.handler)
+            return ClientConnection(self.handler)
 
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if address.startswith(UNIX_PREFIX):
-                    path = address.removeprefix(UNIX_PREFIX)
-                    return (await self.loop.create_unix_connection(protocol, path))[1]
+                    return await self.connect_unix(protocol, address)
                 host, port = parse_address(address)
                 return (await self.loop.create_connection(protocol, host, port, ssl=self.tls))[1]
         except (OSError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             raise Unreachable(f"the peer cannot be reached: address={address} reason={reason!r}") from None
+
+    async def connect_unix(self, protocol: Callable[[], Connection], address: str) -> Connection:
+        """Make a connection to a Unix socket."""
+        path = address.removeprefix(UNIX_PREFIX)
+        if path.startswith(ABSTRACT_PREFIX):
+            path = path.replace(ABSTRACT_PREFIX, "\0", 1)
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            await self.loop.sock_connect(connecting, path)
+            return (await self.loop.create_unix_connection(protocol, sock=connecting))[1]
+        except BaseException:
+            connecting.close()
+            raise
 
     async def invoke(self, address: str, command: RemotingCommand, timeout: float = 3.0) -> RemotingCommand:
         """Send a request and return its response, regardless of the response code.

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection, Limits, Outgoing
+from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
 
@@ -87,7 +88,12 @@ class RemotingServer:
         return Connection(self.handle, self.connected, self.disconnected, self.limits, self.outgoing)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection."""
+        """Register a connection, unless it comes through a Unix socket from another user."""
+        assert connection.transport is not None
+        uid = peer_uid(connection.transport)
+        if uid is not None and not is_trusted(uid):
+            connection.refuse(f"the peer belongs to another user: uid={uid}")
+            return
         self.connections[connection] = None
 
     def disconnected(self, connection: Connection) -> None:

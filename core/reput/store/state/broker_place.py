@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["BrokerPlace", "read_broker_place", "remove_broker_place", "write_broker_place"]
+__all__ = ["BrokerPlace", "broker_place_owner", "read_broker_place", "remove_broker_place", "write_broker_place"]
 
 
 class BrokerPlace(msgspec.Struct, frozen=True):
@@ -57,6 +57,14 @@ def read_broker_place(store_directory: Path) -> BrokerPlace | None:
     except PermissionError:
         raise
     except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def broker_place_owner(store_directory: Path) -> int | None:
+    """Return the user that has recorded the place; None: no record is there."""
+    try:
+        return path_of(store_directory).stat().st_uid
+    except OSError:
         return None
 
 

@@ -1,0 +1,116 @@
+"""BackgroundLoop: the event loop behind a client's blocking methods, in a daemon thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from reput.errors import ConfigError, StoreClosed
+
+__all__ = ["BackgroundLoop", "ThreadOutcome", "run_in"]
+
+Result = TypeVar("Result")
+
+
+class BackgroundLoop:
+    """Any thread may call it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.calls: deque[Callable[[], None]] = deque()
+        self.thread = threading.Thread(target=self.run_loop, name="reput-client", daemon=True)
+        self.thread.start()
+
+    def run_loop(self) -> None:
+        """Run the loop until it is stopped; the thread."""
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call *function* in the loop; one wake-up does for all that came meanwhile."""
+        is_first = not self.calls
+        self.calls.append(function)
+        if is_first:
+            self.loop.call_soon_threadsafe(self.run_calls)
+
+    def run_calls(self) -> None:
+        """Make the calls that came."""
+        calls = self.calls
+        while calls:
+            calls.popleft()()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the loop, and return what it returns."""
+        return run_in(self.loop, coroutine)
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+
+def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in a loop of another thread, and return what it returns.
+
+    Raises:
+        ConfigError: it is the loop of this thread, which would wait for itself.
+        StoreClosed: the loop has ended.
+    """
+    try:
+        is_own = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        is_own = False
+    if is_own:
+        coroutine.close()
+        raise ConfigError(
+            "a task cannot wait like this in the loop that it runs in", "Await the method with the prefix a."
+        )
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise StoreClosed("the event loop has ended", "Connect again, in the loop that runs.") from None
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class ThreadOutcome:
+    """What a thread waits for while the loop puts its message; as a future is for a task."""
+
+    __slots__ = ("error", "lock", "result")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether nothing is waited for any more."""
+        return not self.lock.locked()
+
+    def set_result(self, result: Any) -> None:
+        """Wake the thread with a result."""
+        self.result = result
+        self.lock.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Wake the thread with an error."""
+        self.error = error
+        self.lock.release()
+
+    def wait(self) -> Any:
+        """Return the result, or raise the error."""
+        with self.lock:
+            if self.error is not None:
+                raise self.error
+            return self.result

@@ -1,0 +1,649 @@
+"""GroupSession: what one consumer does in its loop: heartbeats, rebalancing, pulls, commits and locks.
+
+    heartbeat ──▶ members of the group ──▶ queues of this one ──▶ a pull per queue ──▶ RemoteQueue ──▶ program
+        ▲                 ▲                                                                 │
+     30 s, new        20 s, or when the                             every 5 s: committed ◀──┘
+     connection       broker tells
+
+Each consumer has connections of its own: a broker knows one member of a group by connection.
+
+Source: RocketMQ client, MQClientInstance, RebalanceImpl, DefaultMQPushConsumerImpl and RemoteBrokerOffsetStore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from reput.client.allocation import STRATEGIES
+from reput.client.offsets import Offsets
+from reput.client.received import received_records, wanted_tags
+from reput.client.remote_queue import RemoteQueue
+from reput.client.routes import Route, refused
+from reput.client.session import Session, new_client_id
+from reput.client.target import Target
+from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.subscription import SQL92, Subscription
+from reput.consume.registry.topics import RETRY_PREFIX
+from reput.errors import BrokerError, OffsetOutOfRange, ReputError, RequestRefused
+from reput.filter import TagFilter
+from reput.remoting.connection import Connection
+from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput_hooks import Record
+
+__all__ = ["GroupSession"]
+
+REBALANCE_INTERVAL_S = 20.0
+COMMIT_INTERVAL_S = 5.0
+LOCK_INTERVAL_S = 20.0
+# A lock is taken as held for so long after the broker has given it; the broker keeps it for 60 s.
+LOCK_LIVES_S = 30.0
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_S = 30.0
+PULL_COUNT = 32
+SEND_BACK_TIMEOUT_S = 5.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 3.0
+COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
+# Until the broker knows of a new member.
+REBALANCE_AGAIN_S = 1.0
+UNLOCK_WAIT_S = 30.0
+# {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
+RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
+
+logger = logging.getLogger(__name__)
+encode_json = msgspec.json.Encoder().encode
+
+
+class ConsumerList(msgspec.Struct, rename="camel"):
+    """The body of GET_CONSUMER_LIST_BY_GROUP."""
+
+    consumer_id_list: list[str] = []
+
+
+class GroupSession:
+    """Used in the thread of its loop only, but for what `lock` guards.
+
+    Args:
+        lock: guards the queues' contents, which threads take from.
+        on_messages: called under the lock with a queue that has messages to take.
+        on_dropped: called under the lock with a queue that is this consumer's no longer.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        begins: Mapping[str, Beginning],
+        *,
+        broadcast: bool,
+        in_order: bool,
+        allocation: str,
+        offsets: Offsets | None,
+        lock: threading.RLock,
+        on_messages: Callable[[RemoteQueue], None],
+        on_dropped: Callable[[RemoteQueue], None],
+    ) -> None:
+        self.group = group
+        self.subscriptions = subscriptions
+        self.begins = begins
+        self.broadcast = broadcast
+        self.in_order = in_order
+        self.allocate = STRATEGIES[allocation]
+        self.local_offsets = offsets
+        self.lock = lock
+        self.on_messages = on_messages
+        self.on_dropped = on_dropped
+        self.session = Session(target, new_client_id())
+        self.session.heartbeat = self.heartbeat
+        self.session.handlers = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.ids_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.offsets_reset,
+        }
+        self.loop = self.session.loop
+        self.queues: dict[MessageQueue, RemoteQueue] = {}
+        # The topics that had a route when the consumer joined.
+        self.known_at_start: set[str] = set()
+        self.changed = asyncio.Event()
+        self.balancing = asyncio.Lock()
+        self.has_balanced = False
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.closed = False
+
+    # Joining and leaving.
+
+    async def start(self) -> None:
+        """Join the group.
+
+        Raises:
+            BrokerError: no name server, or no broker of the topics, can be reached.
+            RequestRefused: a broker takes no subscription by expressions, or this one does not compile there.
+        """
+        try:
+            for topic in self.subscriptions:
+                route = await self.session.routes.refresh(topic)
+                if route is not None:
+                    self.known_at_start.add(topic)
+            await self.check_expressions()
+            for broker in self.session.routes.all_masters():
+                await self.session.request(broker, self.session.heartbeat_command())
+            await self.rebalance()
+        except BaseException:
+            await self.session.close()
+            raise
+        self.run(self.keep_balanced())
+        self.run(self.keep_committed())
+        if self.in_order:
+            self.run(self.keep_locked())
+
+    async def check_expressions(self) -> None:
+        """Ask the brokers whether they take the subscriptions by expression."""
+        for topic, subscription in self.subscriptions.items():
+            route = self.session.routes.known.get(topic)
+            if subscription.expression_type != SQL92 or route is None:
+                continue
+            body = CheckClientBody(self.session.client_id, self.group, subscription_data(subscription))
+            for broker in route.masters.values():
+                command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
+                await self.session.request(broker, command)
+
+    async def close(self) -> None:
+        """Leave the group: commit what is done, and give the queues to the others at once."""
+        self.closed = True
+        for task in list(self.tasks):
+            task.cancel()
+        for queue in list(self.queues.values()):
+            self.stop_pulling(queue)
+        with contextlib.suppress(ReputError):
+            await self.commit()
+        if self.in_order:
+            self.unlock(list(self.queues))
+        fields = {"clientID": self.session.client_id, "consumerGroup": self.group}
+        for broker in self.session.routes.all_masters():
+            if self.session.connected(broker) is not None:
+                with contextlib.suppress(ReputError):
+                    await self.session.invoke(broker, RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields), 1.0)
+        await self.session.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until the consumer is closed."""
+        task = self.loop.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    # Heartbeats.
+
+    def heartbeat(self) -> HeartbeatData:
+        """Return the body of a heartbeat."""
+        begins = set(self.begins.values())
+        data = ConsumerData(
+            group_name=self.group,
+            message_model="BROADCASTING" if self.broadcast else "CLUSTERING",
+            consume_from_where="CONSUME_FROM_LAST_OFFSET" if begins == {"latest"} else "CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[subscription_data(found) for found in self.subscriptions.values()],
+        )
+        return HeartbeatData(self.session.client_id, [], [data])
+
+    def ids_changed(self, connection: Connection, request: RemotingCommand) -> None:
+        """Rebalance: the broker tells that the group has changed."""
+        del connection
+        if request.ext_fields.get("consumerGroup") == self.group:
+            self.changed.set()
+
+    # Sharing.
+
+    async def keep_balanced(self) -> None:
+        """Look every 20 s, and when a broker tells, which queues are this consumer's."""
+        while True:
+            wait = REBALANCE_INTERVAL_S if self.has_balanced else REBALANCE_AGAIN_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.changed.wait(), wait)
+            self.changed.clear()
+            with contextlib.suppress(ReputError, TimeoutError):
+                for topic in self.subscriptions:
+                    if topic not in self.session.routes.known:
+                        await self.session.routes.refresh(topic)
+                await self.rebalance()
+
+    async def rebalance(self) -> None:
+        """Take the queues that are this consumer's now, and drop the others."""
+        async with self.balancing:
+            self.has_balanced = True
+            for topic in self.subscriptions:
+                route = self.session.routes.known.get(topic)
+                if route is None:
+                    continue
+                queues = route.readable()
+                if not self.broadcast:
+                    ids = await self.client_ids(route)
+                    if self.session.client_id not in ids:
+                        # The broker does not know of this member yet.
+                        self.has_balanced = False
+                        continue
+                    queues = self.allocate(self.session.client_id, queues, sorted(set(ids)))
+                await self.take(topic, queues)
+
+    async def client_ids(self, route: Route) -> list[str]:
+        """Return the ids of the group's members; none: no broker tells."""
+        for broker in route.masters.values():
+            try:
+                response = await self.session.invoke(
+                    broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
+                )
+            except BrokerError:
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
+            await self.session.send_heartbeats()
+        return []
+
+    async def take(self, topic: str, queues: list[MessageQueue]) -> None:
+        """Have exactly *queues* of a topic."""
+        wanted = set(queues)
+        for queue in [queue for queue in self.queues if queue.topic == topic and queue not in wanted]:
+            await self.drop(self.queues[queue])
+        new = [queue for queue in queues if queue not in self.queues]
+        if self.in_order and new:
+            new = await self.locked(new)
+        for queue in new:
+            try:
+                position = await self.first_position(queue)
+            except ReputError as error:
+                logger.warning("a queue cannot be begun, tried again: queue=%s error=%s", queue, error)
+                self.has_balanced = False
+                continue
+            found = RemoteQueue(queue, position)
+            found.locked_at = self.loop.time()
+            self.queues[queue] = found
+            found.pulling = self.loop.create_task(self.pull(found))
+
+    async def drop(self, queue: RemoteQueue) -> None:
+        """Give a queue up: commit what is done of it, and forget the rest."""
+        self.stop_pulling(queue)
+        del self.queues[queue.queue]
+        if self.in_order:
+            # Its order holds only if nobody else begins before the program has ended what it was given.
+            await self.wait_until_done(queue)
+        offset = self.offset_of(queue)
+        with self.lock:
+            queue.dropped = True
+            self.on_dropped(queue)
+        with contextlib.suppress(ReputError):
+            await self.commit_queue(queue, offset)
+        if self.in_order:
+            self.unlock([queue.queue])
+
+    async def wait_until_done(self, queue: RemoteQueue) -> None:
+        """Wait until nothing of a queue is in flight, but not for ever."""
+        with self.lock:
+            queue.position = queue.commit_offset() if not queue.buffer else queue.buffer[0][0]
+            queue.buffer.clear()
+        until = self.loop.time() + UNLOCK_WAIT_S
+        while queue.in_flight and self.loop.time() < until:
+            await asyncio.sleep(PAUSE_MIN_S)
+
+    def stop_pulling(self, queue: RemoteQueue) -> None:
+        """End the pulls of a queue."""
+        if queue.pulling is not None:
+            queue.pulling.cancel()
+
+    async def first_position(self, queue: MessageQueue) -> int:
+        """Return where the group goes on with a queue, or begins.
+
+        Raises:
+            ReputError: the broker does not tell.
+        """
+        if self.local_offsets is not None:
+            kept = self.local_offsets.find(queue)
+        else:
+            kept = await self.committed(queue)
+        if kept is not None:
+            return kept
+        begin = self.begins[queue.topic]
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if is_retry or queue.topic not in self.known_at_start:
+            # All of a topic that was made after the consumer had joined is new.
+            begin = "earliest"
+        return await self.place_of(queue, begin)
+
+    async def place_of(self, queue: MessageQueue, place: Beginning) -> int:
+        """Return the queue offset of a place in a queue."""
+        if place == "earliest":
+            return await self.ask_offset(RequestCode.GET_MIN_OFFSET, queue)
+        if place == "latest":
+            return await self.ask_offset(RequestCode.GET_MAX_OFFSET, queue)
+        return await self.ask_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(place))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset; None: there is none."""
+        fields = queue_fields(queue) | {"consumerGroup": self.group, "setZeroIfNotFound": "false"}
+        response = await self.session.invoke(
+            self.master(queue), RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise refused(response)
+        return int(response.ext_fields["offset"])
+
+    async def ask_offset(self, code: RequestCode, queue: MessageQueue, **fields: str) -> int:
+        """Return an offset of a queue."""
+        response = await self.session.request(self.master(queue), RemotingCommand(code, queue_fields(queue) | fields))
+        return max(int(response.ext_fields["offset"]), 0)
+
+    def master(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that has a queue.
+
+        Raises:
+            BrokerError: it has none now.
+        """
+        address = self.session.routes.master(queue.broker_name)
+        if address is None:
+            raise BrokerError(f"the broker has no address: broker_name={queue.broker_name}")
+        return address
+
+    # Pulling.
+
+    async def pull(self, queue: RemoteQueue) -> None:
+        """Pull one queue until it is dropped."""
+        subscription = self.subscriptions[queue.queue.topic]
+        tags = wanted_tags(subscription.compiled)
+        is_retry = queue.queue.topic.startswith(RETRY_PREFIX)
+        pause = PAUSE_MIN_S
+        while not queue.dropped:
+            await queue.has_room.wait()
+            if self.in_order and self.loop.time() - queue.locked_at > LOCK_LIVES_S:
+                await asyncio.sleep(PAUSE_MIN_S)
+                continue
+            position = queue.position
+            try:
+                response = await self.pulled(queue, subscription)
+                match response.code:
+                    case ResponseCode.SUCCESS:
+                        records, size = received_records(response.body_bytes, tags, is_retry=is_retry)
+                    case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
+                        records, size = [], 0
+                    case ResponseCode.PULL_OFFSET_MOVED:
+                        self.tell_moved(queue, response)
+                        records, size = [], 0
+                    case _:
+                        raise refused(response)
+                following = int(response.ext_fields["nextBeginOffset"])
+                queue.broker_id = int(response.ext_fields.get("suggestWhichBrokerId", 0))
+            except (ReputError, KeyError, ValueError) as error:
+                logger.log(
+                    logging.WARNING if pause > 1.0 else logging.INFO,
+                    "a pull has failed, tried again: group=%s queue=%s error=%s",
+                    self.group,
+                    queue.queue,
+                    error,
+                )
+                if isinstance(error, RequestRefused):
+                    await self.session.send_heartbeats()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE_MAX_S)
+                continue
+            pause = PAUSE_MIN_S
+            with self.lock:
+                if queue.position == position:
+                    queue.add(records, size, following)
+                    if records:
+                        self.on_messages(queue)
+
+    async def pulled(self, queue: RemoteQueue, subscription: Subscription) -> RemotingCommand:
+        """Return the response to a pull."""
+        flags = SUSPEND_FLAG
+        offset = 0
+        if not self.broadcast and queue.broker_id == 0:
+            offset = self.offset_of(queue)
+            if offset > 0:
+                flags |= COMMIT_OFFSET_FLAG
+        at = queue.queue
+        broker = self.session.routes.broker(at.broker_name, queue.broker_id) or self.master(at)
+        command = RemotingCommand(
+            RequestCode.PULL_MESSAGE,
+            {
+                "consumerGroup": self.group,
+                "topic": at.topic,
+                "queueId": str(at.queue_id),
+                "queueOffset": str(queue.position),
+                "maxMsgNums": str(PULL_COUNT),
+                "sysFlag": str(flags),
+                "commitOffset": str(offset),
+                "suspendTimeoutMillis": str(SUSPEND_MS),
+                "subVersion": str(subscription.sub_version),
+                "expressionType": subscription.expression_type,
+            },
+        )
+        return await self.session.invoke(broker, command, PULL_TIMEOUT_S)
+
+    def tell_moved(self, queue: RemoteQueue, response: RemotingCommand) -> None:
+        """Log that a queue does not have what the group wants next."""
+        fields = response.ext_fields
+        logger.warning(
+            "the queue does not have what the group wants next: group=%s queue=%s queue_offset=%d "
+            "queue_offset_min=%s queue_offset_max=%s next=%s",
+            self.group,
+            queue.queue,
+            queue.position,
+            fields.get("minOffset"),
+            fields.get("maxOffset"),
+            fields.get("nextBeginOffset"),
+        )
+
+    # Places.
+
+    async def rewind(self, to: Beginning, topic: str | None) -> None:
+        """Move the queues of one topic, or of all but the retry topic, to a place."""
+        for queue in list(self.queues.values()):
+            of = queue.queue.topic
+            if of == topic or (topic is None and not of.startswith(RETRY_PREFIX)):
+                await self.move(queue, await self.place_of(queue.queue, to))
+
+    async def seek(self, topic: str, queue_id: int, queue_offset: int, broker_name: str | None) -> None:
+        """Move one queue.
+
+        Raises:
+            OffsetOutOfRange: the queue is not this consumer's, or has no such offset.
+        """
+        names = (topic, queue_id)
+        at = next((at for at in self.queues if names == (at.topic, at.queue_id) and is_of(at, broker_name)), None)
+        if at is None:
+            raise OffsetOutOfRange(
+                f"the consumer does not have the queue: topic={topic!r} queue_id={queue_id} broker_name={broker_name}",
+                "Seek in the consumer that has it.",
+            )
+        low, high = await self.place_of(at, "earliest"), await self.place_of(at, "latest")
+        if not low <= queue_offset <= high:
+            raise OffsetOutOfRange(
+                f"the queue has no such offset: topic={topic!r} queue_id={queue_id} queue_offset={queue_offset} "
+                f"queue_offset_min={low} queue_offset_max={high}",
+                "Give an offset of the queue, or the one behind its last.",
+            )
+        await self.move(self.queues[at], queue_offset)
+
+    async def move(self, queue: RemoteQueue, queue_offset: int) -> None:
+        """Go on at a place of a queue; what is in flight of it is forgotten."""
+        self.stop_pulling(queue)
+        with self.lock:
+            self.on_dropped(queue)
+            queue.move(queue_offset)
+        with contextlib.suppress(ReputError):
+            await self.commit_queue(queue, queue_offset)
+        queue.pulling = self.loop.create_task(self.pull(queue))
+
+    def offsets_reset(self, connection: Connection, request: RemotingCommand) -> None:
+        """Go on where an administrator has moved the group to."""
+        del connection
+        if request.ext_fields.get("group") == self.group:
+            for queue, queue_offset in reset_offsets(request.body_bytes).items():
+                found = self.queues.get(queue)
+                if found is not None:
+                    self.run(self.move(found, queue_offset))
+
+    # Sending back.
+
+    async def send_back(
+        self, queue: RemoteQueue, record: Record, delay_level: int, max_reconsume_times: int | None
+    ) -> None:
+        """Send a message back to its broker.
+
+        Raises:
+            RequestRefused: the broker refuses.
+            BrokerError: it cannot be reached.
+        """
+        if self.broadcast:
+            logger.warning(
+                "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
+                self.group,
+                record.topic,
+                record.queue_id,
+                record.queue_offset,
+            )
+            return
+        fields = {
+            "offset": str(record.commit_log_offset),
+            "group": self.group,
+            "delayLevel": str(delay_level),
+            "originMsgId": record.message_id,
+            "originTopic": record.topic,
+            "unitMode": "false",
+            "bname": queue.queue.broker_name,
+        }
+        if max_reconsume_times is not None:
+            fields["maxReconsumeTimes"] = str(max_reconsume_times)
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self.session.request(self.master(queue.queue), command, SEND_BACK_TIMEOUT_S)
+
+    # Committing.
+
+    async def keep_committed(self) -> None:
+        """Commit every 5 s."""
+        while True:
+            await asyncio.sleep(COMMIT_INTERVAL_S)
+            try:
+                await self.commit()
+            except (ReputError, OSError) as error:
+                logger.warning("offsets cannot be committed, tried again: group=%s error=%s", self.group, error)
+
+    def offset_of(self, queue: RemoteQueue) -> int:
+        """Return the offset before which everything is done."""
+        with self.lock:
+            return queue.commit_offset()
+
+    async def commit(self) -> None:
+        """Commit all queues.
+
+        Raises:
+            BrokerError: a broker cannot be reached.
+            OSError: the local file cannot be written.
+        """
+        error: ReputError | None = None
+        for queue in list(self.queues.values()):
+            try:
+                await self.commit_queue(queue, self.offset_of(queue))
+            except ReputError as raised:
+                error = error or raised
+        if self.local_offsets is not None:
+            self.local_offsets.persist()
+        if error is not None:
+            raise error
+
+    async def commit_queue(self, queue: RemoteQueue, offset: int) -> None:
+        """Commit one queue, if it has gone on."""
+        if offset == queue.committed:
+            return
+        if self.local_offsets is not None:
+            self.local_offsets.set(queue.queue, offset)
+        else:
+            fields = queue_fields(queue.queue) | {"consumerGroup": self.group, "commitOffset": str(offset)}
+            await self.session.request(
+                self.master(queue.queue), RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            )
+        queue.committed = offset
+
+    # Locks, for consuming in order.
+
+    async def locked(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock queues at their brokers; return those that are this consumer's now."""
+        held: list[MessageQueue] = []
+        for broker, of_broker in self.by_broker(queues).items():
+            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
+            try:
+                response = await self.session.request(broker, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body))
+            except ReputError as error:
+                logger.warning("queues cannot be locked, tried again: group=%s error=%s", self.group, error)
+                continue
+            held += msgspec.json.decode(response.body_bytes, type=LockedQueues).held
+        if len(held) < sum(1 for _ in queues):
+            # Another member still has them.
+            self.has_balanced = False
+        return held
+
+    async def keep_locked(self) -> None:
+        """Renew the locks every 20 s."""
+        while True:
+            await asyncio.sleep(LOCK_INTERVAL_S)
+            for queue in await self.locked(list(self.queues)):
+                found = self.queues.get(queue)
+                if found is not None:
+                    found.locked_at = self.loop.time()
+
+    def unlock(self, queues: list[MessageQueue]) -> None:
+        """Release the locks of queues."""
+        for broker, of_broker in self.by_broker(queues).items():
+            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
+            self.session.notify(broker, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body))
+
+    def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Return queues by the address of their broker; those of brokers without one are left out."""
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            address = self.session.routes.master(queue.broker_name)
+            if address is not None:
+                found.setdefault(address, []).append(queue)
+        return found
+
+
+def is_of(queue: MessageQueue, broker_name: str | None) -> bool:
+    """Return whether a queue is of the broker with a name, or the name is left open."""
+    return broker_name is None or queue.broker_name == broker_name
+
+
+def queue_fields(queue: MessageQueue) -> dict[str, str]:
+    """Return the fields of a request that name a queue."""
+    return {"topic": queue.topic, "queueId": str(queue.queue_id)}
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """Return a subscription as heartbeats have it."""
+    compiled = subscription.compiled
+    tags = compiled if isinstance(compiled, TagFilter) else None
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=subscription.expression,
+        expression_type=subscription.expression_type,
+        sub_version=subscription.sub_version,
+        tags_set=[] if tags is None else sorted(tags.tags),
+        code_set=[] if tags is None else sorted(tags.codes),
+    )
+
+
+def reset_offsets(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets of RESET_CONSUMER_CLIENT_OFFSET: in Java's JSON, the keys of an object are objects."""
+    found = {}
+    for key, value in RESET_OFFSET.findall(body):
+        with contextlib.suppress(msgspec.MsgspecError):
+            found[msgspec.json.decode(key, type=MessageQueue)] = int(value)
+    return found

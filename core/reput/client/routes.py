@@ -1,0 +1,200 @@
+"""Routes: which brokers have which queues of a topic, asked of name servers and kept.
+
+Source: RocketMQ client, MQClientInstance.updateTopicRouteInfoFromNameServer and TopicPublishInfo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from reput.client.target import Target
+from reput.errors import BrokerError, RequestRefused
+from reput.namesrv.route_info import QueueData, TopicRouteData
+from reput.remoting.message_queue import MessageQueue
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+
+__all__ = ["DEFAULT_TOPIC", "Route", "Routes", "refused"]
+
+PERM_WRITE, PERM_READ = 2, 4
+MASTER = "0"
+# The topic whose route a message to an unknown topic takes; a broker that allows it makes the topic then.
+DEFAULT_TOPIC = "TBW102"
+DEFAULT_TOPIC_QUEUE_NUMS = 4
+
+decode_route = msgspec.json.Decoder(TopicRouteData).decode
+
+
+class Route:
+    """Where the queues of one topic are.
+
+    Attributes:
+        masters: by broker name, the address of the broker that takes messages.
+        brokers: by broker name, the addresses of all its brokers by id.
+        data: as the name server gave it.
+        is_default: the topic is unknown, and this is the route of the template that brokers make it from.
+    """
+
+    __slots__ = ("brokers", "data", "is_default", "masters", "queues", "topic", "turn", "writable")
+
+    def __init__(self, topic: str, data: TopicRouteData, *, is_default: bool = False) -> None:
+        self.topic = topic
+        self.data = data
+        self.is_default = is_default
+        self.brokers = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas}
+        self.masters = {name: addresses[MASTER] for name, addresses in self.brokers.items() if MASTER in addresses}
+        self.queues: list[QueueData] = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
+        nums_max = DEFAULT_TOPIC_QUEUE_NUMS if is_default else 1 << 31
+        self.writable = [
+            MessageQueue(queue.broker_name, queue_id, topic)
+            for queue in self.queues
+            if queue.perm & PERM_WRITE and queue.broker_name in self.masters
+            for queue_id in range(min(queue.write_queue_nums, nums_max))
+        ]
+        # Programs that start together spread over the queues.
+        self.turn = random.randrange(max(len(self.writable), 1))
+
+    def readable(self) -> list[MessageQueue]:
+        """Return the queues that consumers read, in the order in which RocketMQ allocates them."""
+        return [
+            MessageQueue(queue.broker_name, queue_id, self.topic)
+            for queue in self.queues
+            if queue.perm & PERM_READ and queue.broker_name in self.brokers
+            for queue_id in range(queue.read_queue_nums)
+        ]
+
+    def next_writable(self, other_than: str | None = None) -> MessageQueue:
+        """Return the next queue in turn, if possible of another broker than *other_than*."""
+        writable = self.writable
+        for _ in range(len(writable)):
+            self.turn = (self.turn + 1) % len(writable)
+            if writable[self.turn].broker_name != other_than:
+                break
+        return writable[self.turn]
+
+
+class Routes:
+    """The routes that one session knows. Used in its loop only.
+
+    Args:
+        invoke: sends a request to a name server, and returns the response.
+    """
+
+    def __init__(self, target: Target, invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]) -> None:
+        self.target = target
+        self.invoke = invoke
+        self.known: dict[str, Route] = {}
+        self.fetching: dict[str, asyncio.Task[Route | None]] = {}
+
+    async def find(self, topic: str) -> Route | None:
+        """Return the route of a topic, as it is known or asked for now; None: no broker has the topic.
+
+        Raises:
+            BrokerError: no name server answers.
+        """
+        found = self.known.get(topic)
+        return found if found is not None else await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> Route | None:
+        """Ask for the route of a topic. Those that ask at the same time share the answer.
+
+        Raises:
+            BrokerError: no name server answers.
+        """
+        task = self.fetching.get(topic)
+        if task is None:
+            task = self.fetching[topic] = asyncio.ensure_future(self.fetch(topic))
+            task.add_done_callback(lambda done: self.fetched(topic, done))
+        return await asyncio.shield(task)
+
+    def fetched(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+        """Keep an answer."""
+        del self.fetching[topic]
+        if task.cancelled() or task.exception() is not None:
+            return
+        route, known = task.result(), self.known.get(topic)
+        if route is None:
+            # A topic that was deleted; the route of a template stays until the topic is there.
+            if known is not None and not known.is_default:
+                del self.known[topic]
+        else:
+            self.known[topic] = route
+
+    async def to_send(self, topic: str) -> Route:
+        """Return a route for messages to a topic, which a broker may have to make first.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST; no broker has the topic, or makes it.
+            BrokerError: no name server answers.
+        """
+        route = await self.find(topic)
+        if route is None:
+            template = await self.fetch(DEFAULT_TOPIC)
+            if template is not None and template.writable:
+                route = Route(topic, template.data, is_default=True)
+                self.known[topic] = route
+        if route is None or not route.writable:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"no broker takes messages of the topic: topic={topic!r}",
+                "Create the topic, or let brokers make it: auto_create_topic_enable.",
+            )
+        return route
+
+    async def fetch(self, topic: str) -> Route | None:
+        """Ask the name servers, one after the other, for the route of a topic; None: it is unknown.
+
+        Raises:
+            BrokerError: no name server answers.
+        """
+        error: Exception | None = None
+        for address in self.target.name_servers():
+            try:
+                response = await self.invoke(
+                    address, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+                )
+            except (BrokerError, TimeoutError) as raised:
+                error = error or raised
+                continue
+            self.target.prefer(address)
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if response.code != ResponseCode.SUCCESS:
+                raise refused(response)
+            return Route(topic, decode_route(response.body_bytes))
+        if isinstance(error, BrokerError):
+            raise error
+        raise BrokerError(f"no name server answers in time: name_servers={';'.join(self.target.name_servers())}")
+
+    def master(self, broker_name: str) -> str | None:
+        """Return the address of the broker that takes messages, of all with that name."""
+        for route in self.known.values():
+            if broker_name in route.masters:
+                return route.masters[broker_name]
+        return None
+
+    def broker(self, broker_name: str, broker_id: int) -> str | None:
+        """Return the address of one of the brokers with a name; if it is gone, of the first of them."""
+        for route in self.known.values():
+            addresses = route.brokers.get(broker_name)
+            if addresses:
+                return addresses.get(str(broker_id)) or next(iter(addresses.values()))
+        return None
+
+    def all_masters(self) -> list[str]:
+        """Return the addresses of all brokers that take messages."""
+        return list(dict.fromkeys(address for route in self.known.values() for address in route.masters.values()))
+
+
+def refused(response: RemotingCommand) -> RequestRefused:
+    """Return the error for a response that is a refusal."""
+    try:
+        code: int = ResponseCode(response.code)
+    except ValueError:
+        code = response.code
+    return RequestRefused(code, response.remark or f"the broker refuses the request: response_code={response.code}")

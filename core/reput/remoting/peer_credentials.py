@@ -1,0 +1,34 @@
+"""Who is at the other end of a Unix socket, as the kernel says.
+
+Names in Linux's abstract namespace have no permissions: any user can connect to them, and can take one that is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+
+__all__ = ["ROOT", "is_trusted", "peer_uid"]
+
+# pid, uid, gid
+CREDENTIALS = struct.Struct("iII")
+ROOT = 0
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int | None:
+    """Return the user of the process at the other end of a Unix socket; None: it is another kind of socket."""
+    connected = transport.get_extra_info("socket")
+    if connected is None or connected.family != socket.AF_UNIX:
+        return None
+    # A copy: the socket of another loop than asyncio's own does not give credentials.
+    with socket.socket(fileno=os.dup(connected.fileno())) as copy:
+        data = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    uid: int = CREDENTIALS.unpack(data)[1]
+    return uid
+
+
+def is_trusted(uid: int) -> bool:
+    """Return whether a user may do what this process does: it is the same user, or root."""
+    return uid in (ROOT, os.geteuid())
