@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from reput.argument_checks import require_path, require_seconds, require_whole
+from reput.argument_checks import require_path, require_seconds, require_text, require_whole
 from reput.client.allocation import STRATEGIES, Allocation
 from reput.client.background_loop import run_in
 from reput.client.group_session import GroupSession
 from reput.client.offsets import Offsets
 from reput.client.puts import Puts
+from reput.client.reading import TIMESTAMP_MAX, get_messages, query_messages
 from reput.client.remote_consumer import RemoteConsumer
 from reput.client.sender import Sender
+from reput.client.session import Session
 from reput.client.sessions import Sessions
+from reput.client.transactions import Transactions
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.subscription import Filter, subscribe
 from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError
+from reput.filter import SUBSCRIBE_ALL, parse_plain_tags
+from reput.store.reader.results import GetMessageResult
+from reput.store.record.record import decode_message_id
+from reput_hooks import Record
 
 if TYPE_CHECKING:
     pass
+
+if TYPE_CHECKING:
+    from reput.worker.handlers import Handler
+    from reput.worker.worker import Order, Worker, WorkerStatistics
 
 __all__ = ["Client", "Producer", "connect"]
 
@@ -58,6 +70,7 @@ class Client(Puts):
         """Programs call `reput.connect` instead."""
         super().__init__(Sessions(target, timeout), PRODUCER_GROUP)
         self._consumers: set[RemoteConsumer] = set()
+        self._transactions = Transactions(self._sessions)
 
     @property
     def closed(self) -> bool:
@@ -144,6 +157,7 @@ class Client(Puts):
         offset_store: str | os.PathLike[str] | None,
         in_order: bool,
         allocation: Allocation,
+        queue_in_flight_max: int = sys.maxsize,
     ) -> RemoteConsumer:
         """Return a consumer that lives in the running loop."""
         self._sessions.require_open()
@@ -170,7 +184,7 @@ class Client(Puts):
         if not broadcast:
             retry = RETRY_PREFIX + group
             subscriptions[retry] = subscribe(retry, sub_version=version)
-        consumer = RemoteConsumer(group, in_flight_max)
+        consumer = RemoteConsumer(group, in_flight_max, queue_in_flight_max)
         session = GroupSession(
             self._sessions.new_target(),
             group,
@@ -187,6 +201,247 @@ class Client(Puts):
         await consumer._start(session, self._consumers.discard)
         self._consumers.add(consumer)
         return consumer
+
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> WorkerStatistics:
+        """Consume *topics* with *handler* until SIGTERM or Ctrl-C, let the running handlers end, and return counts.
+
+        The arguments are those of `Store.run`. With order="queue", the queues are locked at their brokers.
+
+        Raises:
+            ConfigError: *handler* or an option is wrong; see also `consumer`.
+            BrokerError: no broker could be reached to begin with.
+        """
+        return self.worker(
+            handler,
+            topics,
+            group=group,
+            filter=filter,
+            begin=begin,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
+        ).run()
+
+    async def arun(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> WorkerStatistics:
+        """As `run`, for a task, until it is cancelled. It handles no signals."""
+        return await self.worker(
+            handler,
+            topics,
+            group=group,
+            filter=filter,
+            begin=begin,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
+        ).arun()
+
+    def worker(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        filter: Filter = None,
+        begin: Beginning = "earliest",
+        concurrency: int = 1,
+        order: Order = "any",
+        time_limit: float | None = None,
+        max_reconsume_times: int | None = None,
+        suspend_time: float = 1.0,
+        drain_time: float | None = None,
+    ) -> Worker:
+        """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
+        from reput.worker.worker import Worker
+
+        def open_consumer(in_flight_max: int, queue_in_flight_max: int) -> RemoteConsumer:
+            # The worker's loop is free while it waits for this thread: the consumer lives there, without another
+            # thread between it and the handlers.
+            assert worker.loop is not None
+            joining = self._joined(
+                group,
+                topics,
+                filter,
+                begin,
+                in_flight_max,
+                False,
+                None,
+                order == "queue",
+                "averagely",
+                queue_in_flight_max,
+            )
+            return run_in(worker.loop, joining)
+
+        worker = Worker(
+            open_consumer,
+            handler,
+            concurrency=concurrency,
+            order=order,
+            time_limit=time_limit,
+            max_reconsume_times=max_reconsume_times,
+            suspend_time=suspend_time,
+            drain_time=drain_time,
+        )
+        return worker
+
+    # Transactions.
+
+    @property
+    def transactions(self) -> Transactions:
+        """Messages that are delivered only when their sender says so."""
+        self._sessions.require_open()
+        return self._transactions
+
+    # Reading.
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        queue_offset: int = 0,
+        count_max: int = 32,
+        *,
+        tags: str | None = None,
+        broker_name: str | None = None,
+    ) -> GetMessageResult:
+        """Return up to *count_max* messages of a queue, from *queue_offset* on, in the queue's order.
+
+        Args:
+            tags: an expression like ``a || b``; only messages with one of these tags are returned.
+            broker_name: whose queue; None: only one broker has the topic.
+
+        Raises:
+            ConfigError: an argument is wrong; or several brokers have the queue, and none is named.
+            RequestRefused: the topic does not exist, or has no such queue.
+            BrokerError: the broker cannot be reached.
+        """
+        background = self._sessions.background()
+        return background.thread.run(
+            self._got(background.session, topic, queue_id, queue_offset, count_max, tags, broker_name)
+        )
+
+    async def aget(
+        self,
+        topic: str,
+        queue_id: int = 0,
+        queue_offset: int = 0,
+        count_max: int = 32,
+        *,
+        tags: str | None = None,
+        broker_name: str | None = None,
+    ) -> GetMessageResult:
+        """As `get`, for a task."""
+        session = self._sessions.here().session
+        return await self._got(session, topic, queue_id, queue_offset, count_max, tags, broker_name)
+
+    async def _got(
+        self,
+        session: Session,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        count_max: int,
+        tags: str | None,
+        broker_name: str | None,
+    ) -> GetMessageResult:
+        """Check the arguments of `get`, and return what it finds."""
+        require_text("topic", topic)
+        require_whole("queue_id", queue_id)
+        require_whole("queue_offset", queue_offset, None)
+        require_whole("count_max", count_max, 1)
+        expression = SUBSCRIBE_ALL
+        if tags is not None:
+            require_text("tags", tags)
+            expression = parse_plain_tags(tags).expression
+        return await get_messages(session, topic, queue_id, queue_offset, count_max, expression, broker_name)
+
+    def query(
+        self,
+        topic: str | None = None,
+        key: str | None = None,
+        count_max: int = 64,
+        *,
+        begin: int = 0,
+        end: int = TIMESTAMP_MAX,
+    ) -> list[Record]:
+        """Return the newest *count_max* messages of *topic* with this key, the oldest first.
+
+        Args:
+            topic: None if *key* is a ``message_id``.
+            key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
+            begin: the earliest store time, in ms since 1970. Brokers know times to the second.
+            end: the latest store time.
+
+        Raises:
+            ConfigError: an argument is wrong; or *topic* is None and *key* is no message id.
+            RequestRefused: the topic does not exist.
+            BrokerError: a broker cannot be reached.
+        """
+        background = self._sessions.background()
+        return background.thread.run(self._queried(background.session, topic, key, count_max, begin, end))
+
+    async def aquery(
+        self,
+        topic: str | None = None,
+        key: str | None = None,
+        count_max: int = 64,
+        *,
+        begin: int = 0,
+        end: int = TIMESTAMP_MAX,
+    ) -> list[Record]:
+        """As `query`, for a task."""
+        return await self._queried(self._sessions.here().session, topic, key, count_max, begin, end)
+
+    async def _queried(
+        self, session: Session, topic: str | None, key: str | None, count_max: int, begin: int, end: int
+    ) -> list[Record]:
+        """Check the arguments of `query`, and return what it finds."""
+        if topic is not None:
+            require_text("topic", topic)
+        require_text("key", key)
+        assert key is not None
+        require_whole("count_max", count_max)
+        require_whole("begin", begin, None)
+        require_whole("end", end, None)
+        if topic is None and decode_message_id(key) is None:
+            raise ConfigError(
+                f"a query without a topic is for a message id: key={key!r}",
+                "Name the topic, or give the message_id that put has returned.",
+            )
+        return await query_messages(session, topic, key, count_max, begin, end)
 
     # Life.
 

@@ -17,13 +17,14 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
 from reput.client.allocation import STRATEGIES
 from reput.client.offsets import Offsets
+from reput.client.queue_requests import QueueRequests
 from reput.client.received import received_records, wanted_tags
 from reput.client.remote_queue import RemoteQueue
 from reput.client.routes import Route, refused
@@ -36,7 +37,7 @@ from reput.errors import BrokerError, OffsetOutOfRange, ReputError, RequestRefus
 from reput.filter import TagFilter
 from reput.remoting.connection import Connection
 from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
-from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
@@ -52,7 +53,6 @@ LOCK_LIVES_S = 30.0
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_COUNT = 32
-SEND_BACK_TIMEOUT_S = 5.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 3.0
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
 # Until the broker knows of a new member.
@@ -111,6 +111,7 @@ class GroupSession:
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.ids_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.offsets_reset,
         }
+        self.requests = QueueRequests(self.session, group)
         self.loop = self.session.loop
         self.queues: dict[MessageQueue, RemoteQueue] = {}
         # The topics that had a route when the consumer joined.
@@ -168,7 +169,7 @@ class GroupSession:
         with contextlib.suppress(ReputError):
             await self.commit()
         if self.in_order:
-            self.unlock(list(self.queues))
+            self.requests.unlock(list(self.queues))
         fields = {"clientID": self.session.client_id, "consumerGroup": self.group}
         for broker in self.session.routes.all_masters():
             if self.session.connected(broker) is not None:
@@ -255,7 +256,11 @@ class GroupSession:
             await self.drop(self.queues[queue])
         new = [queue for queue in queues if queue not in self.queues]
         if self.in_order and new:
-            new = await self.locked(new)
+            held = await self.requests.lock(new)
+            if len(held) < len(new):
+                # Another member still has them.
+                self.has_balanced = False
+            new = held
         for queue in new:
             try:
                 position = await self.first_position(queue)
@@ -282,7 +287,7 @@ class GroupSession:
         with contextlib.suppress(ReputError):
             await self.commit_queue(queue, offset)
         if self.in_order:
-            self.unlock([queue.queue])
+            self.requests.unlock([queue.queue])
 
     async def wait_until_done(self, queue: RemoteQueue) -> None:
         """Wait until nothing of a queue is in flight, but not for ever."""
@@ -307,7 +312,7 @@ class GroupSession:
         if self.local_offsets is not None:
             kept = self.local_offsets.find(queue)
         else:
-            kept = await self.committed(queue)
+            kept = await self.requests.committed(queue)
         if kept is not None:
             return kept
         begin = self.begins[queue.topic]
@@ -315,43 +320,7 @@ class GroupSession:
         if is_retry or queue.topic not in self.known_at_start:
             # All of a topic that was made after the consumer had joined is new.
             begin = "earliest"
-        return await self.place_of(queue, begin)
-
-    async def place_of(self, queue: MessageQueue, place: Beginning) -> int:
-        """Return the queue offset of a place in a queue."""
-        if place == "earliest":
-            return await self.ask_offset(RequestCode.GET_MIN_OFFSET, queue)
-        if place == "latest":
-            return await self.ask_offset(RequestCode.GET_MAX_OFFSET, queue)
-        return await self.ask_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(place))
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset; None: there is none."""
-        fields = queue_fields(queue) | {"consumerGroup": self.group, "setZeroIfNotFound": "false"}
-        response = await self.session.invoke(
-            self.master(queue), RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, fields)
-        )
-        if response.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        if response.code != ResponseCode.SUCCESS:
-            raise refused(response)
-        return int(response.ext_fields["offset"])
-
-    async def ask_offset(self, code: RequestCode, queue: MessageQueue, **fields: str) -> int:
-        """Return an offset of a queue."""
-        response = await self.session.request(self.master(queue), RemotingCommand(code, queue_fields(queue) | fields))
-        return max(int(response.ext_fields["offset"]), 0)
-
-    def master(self, queue: MessageQueue) -> str:
-        """Return the address of the broker that has a queue.
-
-        Raises:
-            BrokerError: it has none now.
-        """
-        address = self.session.routes.master(queue.broker_name)
-        if address is None:
-            raise BrokerError(f"the broker has no address: broker_name={queue.broker_name}")
-        return address
+        return await self.requests.place_of(queue, begin)
 
     # Pulling.
 
@@ -410,7 +379,7 @@ class GroupSession:
             if offset > 0:
                 flags |= COMMIT_OFFSET_FLAG
         at = queue.queue
-        broker = self.session.routes.broker(at.broker_name, queue.broker_id) or self.master(at)
+        broker = self.session.routes.broker(at.broker_name, queue.broker_id) or self.requests.master(at)
         command = RemotingCommand(
             RequestCode.PULL_MESSAGE,
             {
@@ -449,7 +418,7 @@ class GroupSession:
         for queue in list(self.queues.values()):
             of = queue.queue.topic
             if of == topic or (topic is None and not of.startswith(RETRY_PREFIX)):
-                await self.move(queue, await self.place_of(queue.queue, to))
+                await self.move(queue, await self.requests.place_of(queue.queue, to))
 
     async def seek(self, topic: str, queue_id: int, queue_offset: int, broker_name: str | None) -> None:
         """Move one queue.
@@ -464,7 +433,7 @@ class GroupSession:
                 f"the consumer does not have the queue: topic={topic!r} queue_id={queue_id} broker_name={broker_name}",
                 "Seek in the consumer that has it.",
             )
-        low, high = await self.place_of(at, "earliest"), await self.place_of(at, "latest")
+        low, high = await self.requests.place_of(at, "earliest"), await self.requests.place_of(at, "latest")
         if not low <= queue_offset <= high:
             raise OffsetOutOfRange(
                 f"the queue has no such offset: topic={topic!r} queue_id={queue_id} queue_offset={queue_offset} "
@@ -497,34 +466,22 @@ class GroupSession:
     async def send_back(
         self, queue: RemoteQueue, record: Record, delay_level: int, max_reconsume_times: int | None
     ) -> None:
-        """Send a message back to its broker.
+        """Send a message back to its broker; a broadcasting consumer drops it.
 
         Raises:
             RequestRefused: the broker refuses.
             BrokerError: it cannot be reached.
         """
-        if self.broadcast:
-            logger.warning(
-                "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
-                self.group,
-                record.topic,
-                record.queue_id,
-                record.queue_offset,
-            )
+        if not self.broadcast:
+            await self.requests.send_back(queue.queue, record, delay_level, max_reconsume_times)
             return
-        fields = {
-            "offset": str(record.commit_log_offset),
-            "group": self.group,
-            "delayLevel": str(delay_level),
-            "originMsgId": record.message_id,
-            "originTopic": record.topic,
-            "unitMode": "false",
-            "bname": queue.queue.broker_name,
-        }
-        if max_reconsume_times is not None:
-            fields["maxReconsumeTimes"] = str(max_reconsume_times)
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        await self.session.request(self.master(queue.queue), command, SEND_BACK_TIMEOUT_S)
+        logger.warning(
+            "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
+            self.group,
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+        )
 
     # Committing.
 
@@ -567,63 +524,24 @@ class GroupSession:
         if self.local_offsets is not None:
             self.local_offsets.set(queue.queue, offset)
         else:
-            fields = queue_fields(queue.queue) | {"consumerGroup": self.group, "commitOffset": str(offset)}
-            await self.session.request(
-                self.master(queue.queue), RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-            )
+            await self.requests.commit(queue.queue, offset)
         queue.committed = offset
 
     # Locks, for consuming in order.
-
-    async def locked(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues at their brokers; return those that are this consumer's now."""
-        held: list[MessageQueue] = []
-        for broker, of_broker in self.by_broker(queues).items():
-            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
-            try:
-                response = await self.session.request(broker, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body))
-            except ReputError as error:
-                logger.warning("queues cannot be locked, tried again: group=%s error=%s", self.group, error)
-                continue
-            held += msgspec.json.decode(response.body_bytes, type=LockedQueues).held
-        if len(held) < sum(1 for _ in queues):
-            # Another member still has them.
-            self.has_balanced = False
-        return held
 
     async def keep_locked(self) -> None:
         """Renew the locks every 20 s."""
         while True:
             await asyncio.sleep(LOCK_INTERVAL_S)
-            for queue in await self.locked(list(self.queues)):
+            for queue in await self.requests.lock(list(self.queues)):
                 found = self.queues.get(queue)
                 if found is not None:
                     found.locked_at = self.loop.time()
-
-    def unlock(self, queues: list[MessageQueue]) -> None:
-        """Release the locks of queues."""
-        for broker, of_broker in self.by_broker(queues).items():
-            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
-            self.session.notify(broker, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body))
-
-    def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Return queues by the address of their broker; those of brokers without one are left out."""
-        found: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            address = self.session.routes.master(queue.broker_name)
-            if address is not None:
-                found.setdefault(address, []).append(queue)
-        return found
 
 
 def is_of(queue: MessageQueue, broker_name: str | None) -> bool:
     """Return whether a queue is of the broker with a name, or the name is left open."""
     return broker_name is None or queue.broker_name == broker_name
-
-
-def queue_fields(queue: MessageQueue) -> dict[str, str]:
-    """Return the fields of a request that name a queue."""
-    return {"topic": queue.topic, "queueId": str(queue.queue_id)}
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:

@@ -48,10 +48,11 @@ class RemoteConsumer:
     It has the methods of `Consumer`. A method that may wait has a twin for tasks with the prefix ``a``.
     """
 
-    def __init__(self, group: str, in_flight_max: int) -> None:
-        """Programs call `Client.consumer` instead."""
+    def __init__(self, group: str, in_flight_max: int, queue_in_flight_max: int) -> None:
+        """Programs call `Client.consumer` instead. *queue_in_flight_max*: of one queue."""
         self._group = group
         self._in_flight_max = in_flight_max
+        self._queue_in_flight_max = queue_in_flight_max
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -181,7 +182,7 @@ class RemoteConsumer:
         if delivered.setdefault(record.commit_log_offset, place) is not place:
             self._delivered_too.setdefault(record.commit_log_offset, []).append(place)
         self._turn += 1
-        if not queue.buffer:
+        if not queue.buffer or len(queue.in_flight) >= self._queue_in_flight_max:
             ready.popleft()
             self._turn = 0
         elif self._turn >= TURN:
@@ -199,7 +200,7 @@ class RemoteConsumer:
 
     def _came(self, queue: RemoteQueue) -> None:
         """Give the messages of a queue from now on. Under the lock."""
-        if queue not in self._ready:
+        if queue not in self._ready and len(queue.in_flight) < self._queue_in_flight_max:
             self._ready.append(queue)
         self._notify()
 
@@ -259,8 +260,11 @@ class RemoteConsumer:
             place = self._place_of(record)
             was_full = len(self._delivered) >= self._in_flight_max
             self._forget(place)
-            place[0].acknowledge(place[1])
-            if was_full:
+            queue = place[0]
+            queue.acknowledge(place[1])
+            if len(queue.in_flight) + 1 == self._queue_in_flight_max and queue.buffer:
+                self._came(queue)
+            elif was_full:
                 self._notify()
 
     acknowledge = ack

@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from reput.argument_checks import require_seconds, require_whole
-from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
+from reput.errors import BrokerError, ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
 from reput.in_thread import opened_in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.worker.handler_threads import HandlerThreads
@@ -437,12 +437,13 @@ class Worker:
                 return
             except StoreClosed:
                 raise
-            except (StoreError, RequestRefused) as error:
+            except (StoreError, BrokerError, RequestRefused) as error:
                 if isinstance(error, RequestRefused) and error.response_code == ResponseCode.SYSTEM_ERROR:
                     # Its queue has gone to another consumer, which gets it again.
                     logger.warning("a message was not sent back: error=%s", error)
                     return
-                # It is still in flight here. The disk may have room later, or the retry topic be writable again.
+                # It is still in flight here. The disk may have room later, the retry topic be writable again, or the
+                # broker be back.
                 logger.warning("a message cannot be sent back, tried again: error=%s", error)
                 if await self.pause(TROUBLE_PAUSE_S):
                     return
@@ -517,7 +518,8 @@ def acknowledge(consumer: WorkerConsumer, record: Record) -> None:
 def leave(consumer: WorkerConsumer) -> None:
     """Commit what is acknowledged, and leave the group; of a store that was closed all of it is done."""
     try:
-        with contextlib.suppress(StoreClosed):
+        # A broker that is away gets the offsets from the next consumer of the group.
+        with contextlib.suppress(StoreClosed, BrokerError):
             consumer.commit()
     finally:
         consumer.close()

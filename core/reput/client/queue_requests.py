@@ -1,0 +1,142 @@
+"""QueueRequests: what a consumer group asks of the brokers that have its queues.
+
+Source: RocketMQ client, MQClientAPIImpl and RebalanceImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from reput.client.routes import refused
+from reput.client.session import Session
+from reput.consume.pull.topic_reader import Beginning
+from reput.errors import BrokerError, ReputError
+from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput_hooks import Record
+
+__all__ = ["QueueRequests", "queue_fields"]
+
+SEND_BACK_TIMEOUT_S = 5.0
+
+logger = logging.getLogger(__name__)
+encode_json = msgspec.json.Encoder().encode
+
+
+class QueueRequests:
+    """Used in the thread of its session's loop only."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self.session = session
+        self.group = group
+
+    async def place_of(self, queue: MessageQueue, place: Beginning) -> int:
+        """Return the queue offset of a place in a queue."""
+        if place == "earliest":
+            return await self.ask_offset(RequestCode.GET_MIN_OFFSET, queue)
+        if place == "latest":
+            return await self.ask_offset(RequestCode.GET_MAX_OFFSET, queue)
+        return await self.ask_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(place))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset; None: there is none."""
+        fields = queue_fields(queue) | {"consumerGroup": self.group, "setZeroIfNotFound": "false"}
+        response = await self.session.invoke(
+            self.master(queue), RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise refused(response)
+        return int(response.ext_fields["offset"])
+
+    async def ask_offset(self, code: RequestCode, queue: MessageQueue, **fields: str) -> int:
+        """Return an offset of a queue."""
+        response = await self.session.request(self.master(queue), RemotingCommand(code, queue_fields(queue) | fields))
+        return max(int(response.ext_fields["offset"]), 0)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Commit the group's offset of a queue.
+
+        Raises:
+            RequestRefused: the broker refuses.
+            BrokerError: it cannot be reached.
+        """
+        fields = queue_fields(queue) | {"consumerGroup": self.group, "commitOffset": str(offset)}
+        await self.session.request(self.master(queue), RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+
+    def master(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that has a queue.
+
+        Raises:
+            BrokerError: it has none now.
+        """
+        address = self.session.routes.master(queue.broker_name)
+        if address is None:
+            raise BrokerError(f"the broker has no address: broker_name={queue.broker_name}")
+        return address
+
+    # Sending back.
+
+    async def send_back(
+        self, queue: MessageQueue, record: Record, delay_level: int, max_reconsume_times: int | None
+    ) -> None:
+        """Send a message back to its broker.
+
+        Raises:
+            RequestRefused: the broker refuses.
+            BrokerError: it cannot be reached.
+        """
+        fields = {
+            "offset": str(record.commit_log_offset),
+            "group": self.group,
+            "delayLevel": str(delay_level),
+            "originMsgId": record.message_id,
+            "originTopic": record.topic,
+            "unitMode": "false",
+            "bname": queue.broker_name,
+        }
+        if max_reconsume_times is not None:
+            fields["maxReconsumeTimes"] = str(max_reconsume_times)
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self.session.request(self.master(queue), command, SEND_BACK_TIMEOUT_S)
+
+    # Locks, for consuming in order.
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Lock queues at their brokers; return those that are this consumer's now."""
+        held: list[MessageQueue] = []
+        for broker, of_broker in self.by_broker(queues).items():
+            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
+            try:
+                response = await self.session.request(broker, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body))
+            except ReputError as error:
+                logger.warning("queues cannot be locked, tried again: group=%s error=%s", self.group, error)
+                continue
+            held += msgspec.json.decode(response.body_bytes, type=LockedQueues).held
+        return held
+
+    def unlock(self, queues: list[MessageQueue]) -> None:
+        """Release the locks of queues."""
+        for broker, of_broker in self.by_broker(queues).items():
+            body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
+            self.session.notify(broker, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body))
+
+    def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Return queues by the address of their broker; those of brokers without one are left out."""
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            address = self.session.routes.master(queue.broker_name)
+            if address is not None:
+                found.setdefault(address, []).append(queue)
+        return found
+
+
+def queue_fields(queue: MessageQueue) -> dict[str, str]:
+    """Return the fields of a request that name a queue."""
+    return {"topic": queue.topic, "queueId": str(queue.queue_id)}
