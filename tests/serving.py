@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from delivering import LIMIT_S, wait_until
 from reput.broker.broker import Broker
 from reput.broker.sent_message import SendHeader, ShortSendHeader
@@ -51,10 +53,13 @@ class ServedBroker:
     """
 
     def __init__(self, directory: Path, settings: Settings, make: Callable[..., Broker] = Broker) -> None:
-        self.engine = StoreEngine(directory, settings, "inline")
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.address: tuple[str, int] = self.listener.getsockname()
+        # Records name the broker's address, and clients connect to it.
+        here = "{}:{}".format(*self.address)
+        self.engine = StoreEngine(directory, replace(settings, store_host=here, born_host=here), "inline")
         self.make = make
         self.broker: Broker = None  # type: ignore[assignment]
-        self.address = ("127.0.0.1", 0)
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.stop: asyncio.Event = None  # type: ignore[assignment]
         self.started: Future[None] = Future()
@@ -75,10 +80,8 @@ class ServedBroker:
         """Open a port and serve it."""
         self.loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
-        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.address = listener.getsockname()
         self.broker = self.make(self.engine, f"127.0.0.1:{self.address[1]}")
-        await self.broker.listen(listener)
+        await self.broker.listen(self.listener)
         self.started.set_result(None)
         await self.stop.wait()
         await self.broker.close()

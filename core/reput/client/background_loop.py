@@ -29,6 +29,10 @@ class BackgroundLoop:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         finally:
             self.loop.close()
 

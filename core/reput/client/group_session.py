@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -162,10 +162,8 @@ class GroupSession:
     async def close(self) -> None:
         """Leave the group: commit what is done, and give the queues to the others at once."""
         self.closed = True
-        for task in list(self.tasks):
-            task.cancel()
-        for queue in list(self.queues.values()):
-            self.stop_pulling(queue)
+        await end_all(self.tasks)
+        await end_all([queue.pulling for queue in self.queues.values() if queue.pulling is not None])
         with contextlib.suppress(ReputError):
             await self.commit()
         if self.in_order:
@@ -209,7 +207,8 @@ class GroupSession:
         while True:
             wait = REBALANCE_INTERVAL_S if self.has_balanced else REBALANCE_AGAIN_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self.changed.wait()
             self.changed.clear()
             with contextlib.suppress(ReputError, TimeoutError):
                 for topic in self.subscriptions:
@@ -537,6 +536,13 @@ class GroupSession:
                 found = self.queues.get(queue)
                 if found is not None:
                     found.locked_at = self.loop.time()
+
+
+async def end_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def is_of(queue: MessageQueue, broker_name: str | None) -> bool:

@@ -123,6 +123,8 @@ class Routes:
             if known is not None and not known.is_default:
                 del self.known[topic]
         else:
+            if known is not None and known.writable and route.writable:
+                route.turn = known.turn % len(route.writable)
             self.known[topic] = route
 
     async def to_send(self, topic: str) -> Route:

@@ -135,6 +135,10 @@ def parse_target(target: str | os.PathLike[str]) -> Target:
     Raises:
         ConfigError: it is no address and no path.
     """
+    if not target:
+        raise ConfigError(
+            f"the target is empty: target={target!r}", "Give HOST:PORT, the directory of a store, or unix:PATH."
+        )
     if isinstance(target, str):
         if target.startswith("unix:"):
             if len(target) < 7:
