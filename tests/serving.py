@@ -52,8 +52,10 @@ class ServedBroker:
         address: host and port.
     """
 
-    def __init__(self, directory: Path, settings: Settings, make: Callable[..., Broker] = Broker) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    def __init__(
+        self, directory: Path, settings: Settings, make: Callable[..., Broker] = Broker, port: int = 0
+    ) -> None:
+        self.listener = socket.create_server(("127.0.0.1", port), backlog=1024)
         self.address: tuple[str, int] = self.listener.getsockname()
         # Records name the broker's address, and clients connect to it.
         here = "{}:{}".format(*self.address)
@@ -116,9 +118,11 @@ class ServedBroker:
 
 
 @contextmanager
-def served(path: Path, *, make: Callable[..., Broker] = Broker, **settings: Any) -> Iterator[ServedBroker]:
+def served(
+    path: Path, *, make: Callable[..., Broker] = Broker, port: int = 0, **settings: Any
+) -> Iterator[ServedBroker]:
     """Serve a store of small segments in *path*."""
-    broker = ServedBroker(path, Settings(**{**SMALL, **settings}), make)
+    broker = ServedBroker(path, Settings(**{**SMALL, **settings}), make, port)
     try:
         yield broker
     finally:

@@ -1,0 +1,328 @@
+"""Consumers through a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import zlib
+
+import pytest
+
+import reput
+from delivering import wait_until
+from reput import Message
+from reput.remoting.request_code import RequestCode
+from serving import served
+
+
+def received(consumer, count):
+    """Return *count* messages, each acknowledged."""
+    records = []
+    for _ in range(count):
+        record = consumer.receive(20)
+        assert record is not None
+        consumer.ack(record)
+        records.append(record)
+    return records
+
+
+def bodies(records):
+    """Return the bodies of messages, sorted."""
+    return sorted(record.body for record in records)
+
+
+def test_a_message_has_what_its_producer_gave_it(client):
+    """Body, tags, keys and properties come as they were put."""
+    result = client.put(Message("orders", b"one", tags="paid", keys=["k1", "k2"], properties={"colour": "red"}))
+    with client.consumer("billing", "orders") as consumer:
+        (record,) = received(consumer, 1)
+    assert (record.topic, record.queue_id, record.queue_offset) == ("orders", result.queue_id, result.queue_offset)
+    assert record.properties["KEYS"] == "k1 k2"
+    assert record.properties["colour"] == "red"
+    assert record.message_id == result.message_id
+
+
+def test_a_message_that_comes_later_ends_the_wait(client):
+    """A held pull is answered at once when a message arrives, for threads and for tasks."""
+
+    async def task():
+        async with await client.aconsumer("mailing", "orders") as consumer:
+            await client.aput(Message("orders", b"later"))
+            record = await consumer.areceive(20)
+            consumer.ack(record)
+            assert await consumer.areceive(0.01) is None
+            return record.body
+
+    client.put(Message("orders", b"first"))
+    with client.consumer("billing", "orders") as consumer:
+        received(consumer, 1)
+        assert consumer.receive(0.01) is None
+        threading.Timer(0.1, client.put, [Message("orders", b"second")]).start()
+        assert received(consumer, 1)[0].body == b"second"
+        with client.consumer("mailing", "orders") as other:
+            received(other, 2)
+        assert asyncio.run(task()) == b"later"
+
+
+def test_a_group_goes_on_where_it_was(client):
+    """What is acknowledged is committed at the end; what is not is given again."""
+    client.put_batch([Message("orders", b"%d" % number, queue_id=0) for number in range(5)])
+    with client.consumer("billing", "orders") as consumer:
+        received(consumer, 2)
+        held = consumer.receive(20)
+        (record,) = received(consumer, 1)
+    with client.consumer("billing", "orders") as consumer:
+        again = received(consumer, 3)
+    assert [record.body for record in again] == [b"2", b"3", b"4"]
+    with pytest.raises(reput.StoreClosed):
+        consumer.receive()
+    assert held.body == b"2"
+    assert record.body == b"3"
+
+
+def test_two_consumers_share_the_queues(client):
+    """Each queue has one consumer; when one leaves, the other takes its queues."""
+    client.put(Message("orders", b"x", queue_id=0))
+    with client.consumer("billing", "orders") as one:
+        received(one, 1)
+        with client.consumer("billing", "orders") as two:
+            wait_until(
+                lambda: (
+                    sorted(
+                        at.queue_id
+                        for consumer in (one, two)
+                        for at in list(consumer._session.queues)
+                        if at.topic == "orders"
+                    )
+                    == [0, 1, 2, 3]
+                )
+            )
+            client.put_batch([Message("orders", b"%d" % number, queue_id=number) for number in range(4)])
+            assert bodies(received(one, 2) + received(two, 2)) == [b"0", b"1", b"2", b"3"]
+        wait_until(lambda: len([at for at in list(one._session.queues) if at.topic == "orders"]) == 4)
+        client.put_batch([Message("orders", b"%d" % number, queue_id=number) for number in range(4)])
+        assert bodies(received(one, 4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_tags_and_expressions_select_messages(tmp_path):
+    """By tags, by hash and then by text; by SQL92 where the broker allows it."""
+    with (
+        served(tmp_path / "store", enable_property_filter=True) as broker,
+        reput.connect("{}:{}".format(*broker.address)) as client,
+    ):
+        # "AaBB" and "BBBB" have one hash in Java.
+        client.put_batch([Message("orders", tags.encode(), tags=tags) for tags in ("AaBB", "BBBB", "other")])
+        client.put_batch([Message("orders", b"%d" % n, tags="n", properties={"price": str(n)}) for n in range(5)])
+        with client.consumer("by_tag", "orders", "AaBB || gone") as consumer:
+            assert bodies(received(consumer, 1)) == [b"AaBB"]
+            assert consumer.receive(0.2) is None
+        with client.consumer("by_price", "orders", reput.filter.parse("price > 2")) as consumer:
+            assert bodies(received(consumer, 2)) == [b"3", b"4"]
+            assert consumer.receive(0.2) is None
+
+
+def test_an_expression_that_the_broker_does_not_take_is_an_error(client):
+    """The consumer is not made; the broker's settings forbid it."""
+    client.put(Message("orders", b"x"))
+    with pytest.raises(reput.RequestRefused, match="filter"):
+        client.consumer("billing", "orders", reput.filter.parse("price > 2"))
+
+
+def test_latest_begins_behind_what_is_there(client):
+    """A new group gets what comes after it has joined, and all of a topic that is made later."""
+    client.put(Message("orders", b"old"))
+    with client.consumer("billing", ["orders", "mails"], begin="latest") as consumer:
+        client.put(Message("orders", b"new"))
+        assert bodies(received(consumer, 1)) == [b"new"]
+        client.put(Message("mails", b"first of its topic"))
+        consumer._session.loop.call_soon_threadsafe(consumer._session.changed.set)
+        assert bodies(received(consumer, 1)) == [b"first of its topic"]
+
+
+def test_a_time_begins_with_the_messages_from_then_on(client):
+    """A store time in ms since 1970."""
+    client.put(Message("orders", b"old", queue_id=0))
+    time.sleep(0.01)
+    middle = int(time.time() * 1000)
+    time.sleep(0.01)
+    client.put(Message("orders", b"new", queue_id=0))
+    wait_until(lambda: len(client.get("orders", 0)) == 2)
+    with client.consumer("billing", "orders", begin=middle) as consumer:
+        assert bodies(received(consumer, 1)) == [b"new"]
+
+
+def test_a_message_that_is_sent_back_comes_again(tmp_path):
+    """After the delay, with its first topic and a count; below zero it is a dead letter."""
+    with (
+        served(tmp_path / "store", message_delay_level="1s 1s 1s 1s") as broker,
+        reput.connect("{}:{}".format(*broker.address)) as client,
+    ):
+        client.put(Message("orders", b"x", keys=["k"]))
+        with client.consumer("billing", "orders") as consumer:
+            record = consumer.receive(20)
+            consumer.nack(record)
+            with pytest.raises(reput.RequestRefused, match="not in flight"):
+                consumer.ack(record)
+            again = consumer.receive(20)
+            assert (again.body, again.topic, again.reconsume_times) == (b"x", "orders", 1)
+            consumer.nack(again, -1)
+        with client.consumer("undertaker", "%DLQ%billing") as consumer:
+            assert bodies(received(consumer, 1)) == [b"x"]
+
+
+def test_a_full_consumer_waits_for_acknowledgements(client):
+    """in_flight_max bounds what a program holds."""
+    client.put_batch([Message("orders", b"%d" % number) for number in range(5)])
+    with client.consumer("billing", "orders", in_flight_max=2) as consumer:
+        held = [consumer.receive(20), consumer.receive(20)]
+        assert consumer.receive(0.1) is None
+        consumer.ack(held[0])
+        assert consumer.receive(20) is not None
+
+
+def test_seek_and_rewind_move_the_group(client):
+    """Messages in flight are forgotten; a place that the queue does not have is refused."""
+    client.put_batch([Message("orders", b"%d" % number, queue_id=1) for number in range(5)])
+    with client.consumer("billing", "orders") as consumer:
+        records = received(consumer, 5)
+        consumer.seek("orders", 1, 3)
+        assert bodies(received(consumer, 2)) == [b"3", b"4"]
+        consumer.rewind("earliest")
+        assert len(received(consumer, 5)) == 5
+        consumer.rewind(records[2].store_timestamp)
+        received(consumer, 1)
+        with pytest.raises(reput.OffsetOutOfRange):
+            consumer.seek("orders", 1, 6)
+        with pytest.raises(reput.OffsetOutOfRange):
+            consumer.seek("orders", 7, 0)
+        with pytest.raises(reput.ConfigError):
+            consumer.seek("mails", 0, 0)
+
+
+def test_broadcasting_consumers_get_everything_each(client, tmp_path):
+    """The place is kept in a file, if one is given; nothing is sent back."""
+    place = tmp_path / "place.json"
+    client.put_batch([Message("orders", b"1"), Message("orders", b"2")])
+    with (
+        client.consumer("news", "orders", broadcast=True, offset_store=place) as one,
+        client.consumer("news", "orders", broadcast=True) as two,
+    ):
+        assert bodies(received(one, 2)) == bodies(received(two, 2)) == [b"1", b"2"]
+        client.put(Message("orders", b"3"))
+        two.nack(two.receive(20))
+    with client.consumer("news", "orders", broadcast=True, offset_store=place) as one:
+        assert bodies(received(one, 1)) == [b"3"]
+    place.write_text("{")
+    with pytest.raises(reput.DamagedStore, match=r"place\.json"):
+        client.consumer("news", "orders", broadcast=True, offset_store=place)
+    with pytest.raises(reput.ConfigError, match="offset_store"):
+        client.consumer("news", "orders", offset_store=place)
+
+
+def test_a_compressed_body_is_inflated(broker, client):
+    """As RocketMQ's producers compress: zlib, and a bit in the flags. A bomb stays as it is."""
+    bomb = zlib.compress(bytes(33 << 20))
+    with broker.client() as raw:
+        for body in (zlib.compress(b"long " * 1000), bomb, b"no zlib"):
+            raw.send_message("orders", body, fields={"sysFlag": "1"})
+    with client.consumer("billing", "orders") as consumer:
+        records = received(consumer, 3)
+    assert [record.body for record in records] == [b"long " * 1000, bomb, b"no zlib"]
+    assert [record.sys_flag & 1 for record in records] == [0, 1, 1]
+
+
+def test_order_is_kept_by_locks_at_the_broker(client, broker):
+    """A consumer in order locks its queues, and gives them back at the end."""
+    client.put(Message("orders", b"x", queue_id=0))
+    with client.consumer("billing", "orders", in_order=True) as consumer:
+        received(consumer, 1)
+        assert broker.call(lambda: broker.broker.locks.is_locked("billing"))
+    broker.reaches(lambda: not broker.broker.locks.is_locked("billing"))
+
+
+def test_an_administrator_moves_a_running_group(client, broker):
+    """The broker tells the consumer, which goes on from there."""
+    client.put_batch([Message("orders", b"%d" % number, queue_id=2) for number in range(3)])
+    with client.consumer("billing", "orders") as consumer:
+        received(consumer, 3)
+        consumer.commit()
+        fields = {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}
+        with broker.client() as raw:
+            assert raw.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).code == 0
+        assert bodies(received(consumer, 3)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("order", ["any", "queue"])
+def test_a_worker_handles_each_message(client, order):
+    """The worker of the embedded store, through a broker; a failed message comes again."""
+    client.put_batch([Message("orders", b"%d" % number) for number in range(20)])
+    handled = []
+    failed = []
+
+    def handle(record):
+        if record.body == b"7" and order == "queue" and not failed:
+            failed.append(record)
+            raise ValueError
+        handled.append(record.body)
+
+    worker = client.worker(handle, "orders", group="billing", concurrency=4, order=order, suspend_time=0.01)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_until(lambda: len(handled) == 20)
+    worker.stop()
+    thread.join(20)
+    assert sorted(handled, key=int) == [b"%d" % number for number in range(20)]
+    assert worker.statistics.succeeded == 20
+    with client.consumer("billing", "orders") as consumer:
+        assert consumer.receive(0.2) is None
+
+
+def test_a_consumer_that_waits_is_woken_by_close(client):
+    """Threads and tasks that wait get StoreClosed; iterating ends."""
+    consumer = client.consumer("billing", "orders")
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(consumer))
+    thread.start()
+    consumer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert seen == []
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group": "no group", "topics": "orders"},
+        {"group": "billing", "topics": []},
+        {"group": "billing", "topics": "or ders"},
+        {"group": "billing", "topics": "orders", "begin": "soon"},
+        {"group": "billing", "topics": "orders", "in_flight_max": 0},
+        {"group": "billing", "topics": "orders", "allocation": "fairly"},
+    ],
+)
+def test_a_wrong_argument_is_refused(client, options):
+    """The error names it."""
+    with pytest.raises((reput.ConfigError, reput.RequestRefused)):
+        client.consumer(**options)
+
+
+def test_a_broker_that_is_away_is_waited_for(tmp_path):
+    """A put and a consumer go on when the broker is back at its address: nothing but a delay is noticed."""
+    with served(tmp_path / "store") as broker:
+        client = reput.connect("{}:{}".format(*broker.address))
+        client.put(Message("orders", b"before"))
+        consumer = client.consumer("billing", "orders")
+        received(consumer, 1)
+        consumer.commit()
+        port = broker.address[1]
+    result = []
+    thread = threading.Thread(target=lambda: result.append(client.put(Message("orders", b"after"))))
+    thread.start()
+    with served(tmp_path / "store", port=port):
+        thread.join(20)
+        assert result
+        assert bodies(received(consumer, 1)) == [b"after"]
+        consumer.close()
+        client.close()
