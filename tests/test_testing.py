@@ -36,6 +36,14 @@ def test_a_test_gets_an_empty_store_that_runs(reput_store):
 
 
 @pytest.mark.processes
+def test_a_test_gets_a_broker(reput_broker):
+    """Ready for clients, by address and by the store's path."""
+    for target in (reput_broker.name_server, reput_broker.store):
+        with reput.connect(target) as client:
+            client.put(reput.Message("orders", b"one"))
+
+
+@pytest.mark.processes
 def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
     """In a third-party project, without any set-up for the fixture."""
     (tmp_path / "test_program.py").write_text(PROGRAM)

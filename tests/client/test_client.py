@@ -44,6 +44,8 @@ def test_a_message_is_where_the_result_says(client):
     record = client.get("orders", result.queue_id, result.queue_offset)[0]
     assert record.commit_log_offset == result.commit_log_offset
     assert record.message_id == result.message_id
+    assert (record.record_size, record.store_timestamp) == (result.record_size, result.store_timestamp)
+    assert result.next_commit_log_offset == record.commit_log_offset + record.record_size
     assert record.properties["TAGS"] == "paid"
     assert record.properties["k"] == "v"
     assert [same.message_id for same in client.query(key=result.message_id)] == [result.message_id]

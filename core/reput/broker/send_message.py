@@ -11,7 +11,7 @@ Source: RocketMQ broker, SendMessageProcessor and AbstractSendMessageProcessor.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -26,7 +26,7 @@ from reput.consume.registry.topics import RETRY_PREFIX
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import MessageIllegal, RequestRefused, StoreBusy, StoreClosed, StoreError, StoreFull, StoreReadOnly
 from reput.remoting.connection import Connection
-from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_command import LANGUAGE, RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.topic_config_manager import PERM_WRITE, TopicConfig
@@ -294,7 +294,8 @@ class SendMessageProcessor:
                 return RemotingCommand(error.response_code, remark=str(error))
             except StoreError as error:
                 return put_refusal(error)
-            return self.stored(result, result.message_id, queue_id, properties["UNIQ_KEY"])
+            response = self.stored(result, result.message_id, queue_id, properties["UNIQ_KEY"])
+            return with_sizes(request, response, [result])
 
         future = self.puts.loop.run_in_executor(None, put)
         future.add_done_callback(lambda done: connection.respond(request, done.result()))
@@ -320,7 +321,8 @@ class SendMessageProcessor:
 
         def answer(results: list[PutMessageResult]) -> None:
             ids = ",".join([result.message_id for result in results])
-            connection.respond(request, self.stored(results[0], ids, queue_id, of_batch.get("UNIQ_KEY", "")))
+            response = self.stored(results[0], ids, queue_id, of_batch.get("UNIQ_KEY", ""))
+            connection.respond(request, with_sizes(request, response, results))
 
         results = self.stored_batch(connection, header, queue_id, body, of_batch)
         self.puts.answer_batch(results, answer, waits=waits)
@@ -367,7 +369,7 @@ class SendMessageProcessor:
     ) -> None:
         """Answer a send whose message was stored or refused."""
         if isinstance(outcome, PutMessageResult):
-            response = self.stored(outcome, outcome.message_id, queue_id, uniq_key)
+            response = with_sizes(request, self.stored(outcome, outcome.message_id, queue_id, uniq_key), [outcome])
         else:
             response = put_refusal(outcome)
             response.ext_fields = self.common_fields
@@ -385,6 +387,19 @@ class SendMessageProcessor:
                 **self.common_fields,
             },
         )
+
+
+def with_sizes(
+    request: RemotingCommand, response: RemotingCommand, results: Sequence[PutMessageResult]
+) -> RemotingCommand:
+    """Return the answer to a send; reput's own client is also told sizes and store time, which RocketMQ leaves out."""
+    if request.language == LANGUAGE:
+        response.ext_fields = {
+            **response.ext_fields,
+            "recordSizes": ",".join([str(result.record_size) for result in results]),
+            "storeTimestamp": str(results[0].store_timestamp),
+        }
+    return response
 
 
 def put_refusal(error: StoreError) -> RemotingCommand:

@@ -23,6 +23,7 @@ from reput.errors import ReputError
 
 __all__ = [
     "FRAME_SIZE_MAX",
+    "LANGUAGE",
     "VERSION",
     "FrameError",
     "ReceivedFields",
