@@ -23,7 +23,9 @@ from source_tree import ROOT, modules
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
 # Its commands and code form files of projects, which have their own tests.
 AUTHORS_PAGE = ROOT / "docs" / "dispatchers.md"
-PROJECT_PAGES = (AUTHORS_PAGE, ROOT / "docs" / "web-servers.md")
+# Its code connects to a broker.
+CLIENT_PAGE = ROOT / "docs" / "client.md"
+PROJECT_PAGES = (AUTHORS_PAGE, CLIENT_PAGE, ROOT / "docs" / "web-servers.md")
 # Marks a setting that is checked and stored, but not used yet.
 NOT_USED_YET = "○"
 
@@ -76,6 +78,26 @@ def test_python_on_a_page_runs(page, tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.processes
+def test_python_on_the_page_about_clients_runs(reput_broker, tmp_path):
+    """From top to bottom, beside a broker that serves the folder's store; only the port is another."""
+    (tmp_path / "store").symlink_to(reput_broker.store)
+    script = tmp_path / "page.py"
+    text = "\n\n".join(blocks(CLIENT_PAGE, "python")).replace("127.0.0.1:9876", reput_broker.name_server)
+    script.write_text(text, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "the first one",
+        "True",
+        "1000 stored",
+        "resize the picture",
+        "1 handled",
+    ]
 
 
 @pytest.mark.processes

@@ -79,9 +79,9 @@ def reput_broker_options() -> dict[str, Any]:
 
 @pytest.fixture
 def reput_broker(tmp_path: Path, reput_broker_options: dict[str, Any]) -> Iterator[ServedStore]:
-    """A broker with its name server, on free ports of this machine, with an empty store; all of it is removed afterwards.
+    """A broker with its name server, on free ports of this machine, with an empty store.
 
-    RocketMQ's own clients connect to it, too.
+    RocketMQ's own clients connect to it, too. All of it is removed afterwards.
     """
     import contextlib
     import os

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,13 +21,13 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
+    TargetArgument,
     TopicArgument,
     parse_time,
-    refuse_address,
     settings_of,
 )
 from reput.cli.output import RecordPrinter
+from reput.cli.remote import connected, consume_group, is_address, topic_records
 from reput.errors import DamagedStore
 from reput_hooks import Record
 
@@ -43,7 +44,7 @@ WRITER_WAIT_S = 1.0
 
 
 def consume(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: TopicArgument,
     group: Annotated[
         str | None, typer.Option("--group", metavar="G", help="Continue where this group left off, and commit.")
@@ -67,8 +68,9 @@ def consume(
 ) -> int:
     """Print the messages of a topic in log order.
 
-    With --group, offsets are committed to the store's consumerOffset.json, and no other process may write the store
-    meanwhile. A time is milliseconds since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there are no messages.
+    With --group, offsets are committed. Those of a store go to its consumerOffset.json, and no other process may write
+    the store meanwhile; with HOST:PORT the group shares the topic with its other consumers. A time is milliseconds
+    since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there are no messages.
     """
     from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
     from reput.consume.registry.topics import may_be_topic
@@ -76,18 +78,28 @@ def consume(
     from reput.embedded.read_only_store import ReadOnlyStore
     from reput.filter import parse, parse_plain_tags
 
-    refuse_address(store)
     if not may_be_topic(topic):
         raise typer.BadParameter(f"{topic!r} is not a valid topic name", param_hint="'TOPIC'")
     if tags is not None and sql is not None:
         raise typer.BadParameter(f"--tags and --sql exclude each other: --tags={tags} --sql={sql}")
-    if group is not None and follow:
+    remote = is_address(store)
+    if group is not None and follow and not remote:
         raise typer.BadParameter(
             f"--group and --follow exclude each other, because a group needs the store for itself: --group={group}"
         )
     beginning = parse_beginning(start)
     tag_filter = parse_plain_tags(tags) if tags is not None else None
     sql_filter = parse(sql) if sql is not None else None
+    if remote:
+        printer = RecordPrinter(output_format, body)
+        with connected(store, config, assignments) as client:
+            if group is not None:
+                wanted = sql_filter or tag_filter
+                found = consume_group(client, topic, group, wanted, beginning, printer, count, follow=follow)
+            else:
+                records = topic_records(client, topic, beginning, tag_filter, sql_filter, follow=follow)
+                found = print_all(islice(records, count), printer)
+        return 0 if found else ANSWER_IS_NO
     settings = settings_of(store, config, assignments).settings
     with ExitStack() as stack:
         engine = stack.enter_context(ReadOnlyEngine(store, settings))
@@ -105,6 +117,15 @@ def consume(
         output = Output(reader, offsets, settings.flush_consumer_offset_interval / 1000)
         found = output.print(records, RecordPrinter(output_format, body), count)
     return 0 if found else ANSWER_IS_NO
+
+
+def print_all(records: Iterable[Record], printer: RecordPrinter) -> int:
+    """Print records, and return how many there were."""
+    count = 0
+    for record in records:
+        printer.record(record)
+        count += 1
+    return count
 
 
 def parse_beginning(text: str, option: str = "--from") -> Beginning:

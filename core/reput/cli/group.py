@@ -15,7 +15,7 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
+    TargetArgument,
     TopicArgument,
     epilog,
     whole_number,
@@ -75,7 +75,7 @@ RetryMaxOption = Annotated[
 
 
 def list_groups(
-    store: StoreArgument,
+    store: TargetArgument,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -95,7 +95,7 @@ def list_groups(
         begun = {row.group for row in statistics.groups} if statistics is not None else set()
         for group in sorted(progress_of.keys() | begun):
             progress = progress_of.get(group, [])
-            described = administration.managers.groups.entries.get(group)
+            described = administration.group_config(group)
             rows.append(
                 {
                     "group": group,
@@ -132,7 +132,7 @@ def group_counts(rows: Sequence[GroupRow] | None) -> dict[str, int | None]:
 
 
 def describe_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: GroupArgument,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -145,7 +145,7 @@ def describe_group(
 
 
 def create_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: GroupArgument,
     consume: ConsumeOption = None,
     broadcast: BroadcastOption = None,
@@ -160,7 +160,7 @@ def create_group(
 
 
 def update_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: GroupArgument,
     consume: ConsumeOption = None,
     broadcast: BroadcastOption = None,
@@ -175,7 +175,7 @@ def update_group(
 
 
 def change_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: str,
     consume: bool | None,
     broadcast: bool | None,
@@ -198,14 +198,14 @@ def change_group(
     with administrate(store, config, assignments) as administration:
         if must_exist:
             administration.require_group(group)
-        found = administration.managers.groups.entries.get(group) or SubscriptionGroupConfig(group_name=group)
-        administration.groups.create_or_update(
+        found = administration.group_config(group) or SubscriptionGroupConfig(group_name=group)
+        administration.update_group(
             msgspec.structs.replace(found, **{name: value for name, value in said.items() if value is not None})
         )
 
 
 def reset_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: GroupArgument,
     topic: TopicArgument,
     to: Annotated[str, typer.Option("--to", metavar="earliest|latest|TIME", help="Where the group continues.")],
@@ -224,7 +224,7 @@ def reset_group(
 
 
 def delete_group(
-    store: StoreArgument,
+    store: TargetArgument,
     group: GroupArgument,
     keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Keep its committed offsets.")] = False,
     config: ConfigOption = None,
@@ -237,7 +237,7 @@ def delete_group(
 
 
 def clean_groups(
-    store: StoreArgument,
+    store: TargetArgument,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reput.settings import LoadedSettings
 
 __all__ = [
+    "ADDRESS",
     "TIMESTAMP_MAX",
     "BodyOption",
     "ConfigOption",
@@ -30,6 +31,7 @@ __all__ = [
     "QueueIdArgument",
     "SetOption",
     "StoreArgument",
+    "TargetArgument",
     "TopicArgument",
     "epilog",
     "parse_time",
@@ -42,7 +44,7 @@ __all__ = [
 Result = TypeVar("Result")
 
 TIMESTAMP_MAX = 2**63 - 1
-ADDRESS = re.compile(r"[^/]+:[0-9]+")
+ADDRESS = re.compile(r"[^/;]+:[0-9]+(;[^/;]+:[0-9]+)*;?")
 
 
 class OutputFormat(enum.StrEnum):
@@ -83,6 +85,12 @@ def given_path(text: str) -> Path:
 
 StoreArgument = Annotated[
     Path, typer.Argument(metavar="STORE", parser=given_path, help="Store directory.", show_default=False)
+]
+TargetArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TARGET", parser=given_path, help="A store directory, or a name server's HOST:PORT.", show_default=False
+    ),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.", show_default=False)]
 QueueIdArgument = Annotated[
@@ -166,7 +174,7 @@ def refuse_address(store: Path) -> None:
     """
     if ADDRESS.fullmatch(str(store)) and not store.exists():
         raise BrokerError(
-            f"this version of reput cannot connect to a name server: target={store}",
+            f"the verb works on a store's own files, not through a name server: target={store}",
             "Name a store directory, like ./store.",
         )
 

@@ -15,19 +15,21 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
+    TargetArgument,
     parse_time,
     settings_of,
 )
 from reput.cli.output import RecordPrinter
+from reput.cli.remote import connected, is_address
 
 __all__ = ["EXAMPLE", "query"]
 
+COUNT_DEFAULT = 32
 EXAMPLE = "reput send store orders --keys order-17 --count 1 && reput query store orders order-17"
 
 
 def query(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: Annotated[
         str | None, typer.Argument(metavar="[TOPIC]", help="Name of a topic; not needed for a message id.")
     ] = None,
@@ -65,6 +67,16 @@ def query(
         topic, key = None, topic
     if (key is None) == (tags is None):
         raise typer.BadParameter(f"give either KEY or --tags: KEY={key} --tags={tags}")
+    printer = RecordPrinter(output_format, body)
+    last = TIMESTAMP_MAX if end is None else end
+    if is_address(store):
+        if key is None:
+            raise typer.BadParameter(f"brokers find messages by key alone: --tags={tags}")
+        with connected(store, config, assignments) as client:
+            found = client.query(topic, key, count or COUNT_DEFAULT, begin=begin or 0, end=last)
+            for record in found:
+                printer.record(record)
+        return 0 if found else ANSWER_IS_NO
     settings = settings_of(store, config, assignments).settings
     with ReadOnlyEngine(store, settings) as engine:
         found = ReadOnlyStore(engine).query(
@@ -73,10 +85,9 @@ def query(
             count or settings.default_query_max_num,
             tags=tags,
             begin=begin or 0,
-            end=TIMESTAMP_MAX if end is None else end,
+            end=last,
         )
         note_if_behind(engine, "index")
-    printer = RecordPrinter(output_format, body)
     for record in found:
         printer.record(record)
     return 0 if found else ANSWER_IS_NO

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import typer
@@ -20,21 +20,22 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
+    TargetArgument,
     TopicArgument,
-    refuse_address,
     settings_of,
     whole_number,
 )
 from reput.cli.output import Printer, write_line
+from reput.cli.remote import connected, is_address
 
 if TYPE_CHECKING:
-    from reput.store.record.message import PutMessageResult
+    from reput.store.record.message import Message, PutMessageResult
 
 __all__ = ["EXAMPLE", "send"]
 
 EXAMPLE = "echo hello | reput send store orders --tags greeting"
 SIZE_DEFAULT = 1024
+UNKNOWN = -1
 
 
 def parse_rate(text: str) -> float:
@@ -53,7 +54,7 @@ def parse_rate(text: str) -> float:
 
 
 def send(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: TopicArgument,
     tags: Annotated[str | None, typer.Option("--tags", metavar="TAG", help="The tag that consumers filter by.")] = None,
     keys: Annotated[str | None, typer.Option("--keys", metavar="KEYS", help="Keys, separated by spaces.")] = None,
@@ -109,8 +110,6 @@ def send(
     from reput.store.record.delay_level import DelayLevels
     from reput.store.record.message import Message, check_topic, message_properties
 
-    refuse_address(store)
-    settings = settings_of(store, config, assignments).settings
     template = Message(
         topic,
         b"",
@@ -125,27 +124,47 @@ def send(
     # Opening creates a missing store, which should not happen for a message that cannot be sent.
     check_topic(topic)
     message_properties(template)
-    level = DelayLevels(settings.message_delay_level).level_of(template)
-    if count and size > settings.max_message_size:
-        raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     bodies = stdin_lines() if count is None else generated_bodies(count, size)
     printer = Printer(output_format, str)
     sent = Sent()
+    if is_address(store):
+        with Interrupts() as interrupts, connected(store, config, assignments) as client:
+            for body in until_interrupted(paced(bodies, rate), interrupts):
+                put_one(client, template, body, printer, sent, flush=count is None)
+        if not printer.is_json:
+            write_line(sent.summary(store, topic))
+        return interrupts.exit_code
+    settings = settings_of(store, config, assignments).settings
+    level = DelayLevels(settings.message_delay_level).level_of(template)
+    if count and size > settings.max_message_size:
+        raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     with Interrupts() as interrupts, StoreEngine(store, settings, "processes") as engine:
         for body in until_interrupted(paced(bodies, rate), interrupts):
-            result = engine.put(msgspec.structs.replace(template, body=body))
-            sent.add(result)
-            if printer.is_json:
-                printer.row(result_row(topic, result))
-                if count is None:
-                    # The process that writes the lines may wait for one result before it writes the next line.
-                    sys.stdout.flush()
+            put_one(engine, template, body, printer, sent, flush=count is None)
         # The store waits here for lagging dispatchers, which could also continue at the next opening.
         with contextlib.suppress(Interrupted), interrupts.ending():
             engine.close()
     if not printer.is_json:
         write_line(sent.summary(store, topic) + delay_text(level, delay_level))
     return interrupts.exit_code
+
+
+class Putting(Protocol):
+    """What puts messages: a store, or a client of brokers."""
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store one message."""
+
+
+def put_one(target: Putting, template: Message, body: bytes, printer: Printer, sent: Sent, *, flush: bool) -> None:
+    """Put one message like *template*, and print its row."""
+    result = target.put(msgspec.structs.replace(template, body=body))
+    sent.add(result)
+    if printer.is_json:
+        printer.row(result_row(template.topic, result))
+        if flush:
+            # The process that writes the lines may wait for one result before it writes the next line.
+            sys.stdout.flush()
 
 
 def until_interrupted(bodies: Iterator[bytes], interrupts: Interrupts) -> Iterator[bytes]:
@@ -199,7 +218,7 @@ def paced(bodies: Iterator[bytes], rate: float | None) -> Iterator[bytes]:
 
 def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
     """Return the row of one stored message."""
-    return {
+    row = {
         "status": result.status.value,
         "topic": topic,
         "queue_id": result.queue_id,
@@ -210,6 +229,8 @@ def result_row(topic: str, result: PutMessageResult) -> dict[str, Any]:
         "store_timestamp": result.store_timestamp,
         "message_id": result.message_id,
     }
+    # RocketMQ's brokers do not tell everything.
+    return {name: None if value == UNKNOWN else value for name, value in row.items()}
 
 
 def delay_text(level: int, asked: int) -> str:

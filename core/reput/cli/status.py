@@ -17,11 +17,11 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
-    refuse_address,
+    TargetArgument,
     settings_of,
 )
 from reput.cli.output import Printer, cell_text, fitted_table, table_text, wrapped
+from reput.cli.remote import connected, is_address, print_brokers
 from reput.settings.values import value_text
 
 __all__ = ["EXAMPLE", "status"]
@@ -63,7 +63,7 @@ GROUP_COLUMNS = (
 
 
 def status(
-    store: StoreArgument,
+    store: TargetArgument,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C.")] = False,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -79,7 +79,9 @@ def status(
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.process.owner.stopped_status import as_run_last
 
-    refuse_address(store)
+    if is_address(store):
+        with connected(store, config, assignments) as client:
+            return 0 if print_brokers(client, output_format, watch=watch) else ANSWER_IS_NO
     loaded = settings_of(store, config, assignments)
     printer = Printer(output_format, terminal_text)
     waiting = threading.Event()

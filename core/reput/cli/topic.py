@@ -14,7 +14,7 @@ from reput.cli.options import (
     FormatOption,
     OutputFormat,
     SetOption,
-    StoreArgument,
+    TargetArgument,
     TopicArgument,
     epilog,
     settings_of,
@@ -58,7 +58,7 @@ PermOption = Annotated[
 
 
 def list_topics(
-    store: StoreArgument,
+    store: TargetArgument,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -70,16 +70,16 @@ def list_topics(
     from reput.embedded.store_status import owners_statistics
 
     with look(store, config, assignments) as administration:
-        found = [administration.topics.find(name) for name in administration.topic_names()]
+        found = administration.topic_configs()
     statistics = owners_statistics(store)
     counts = None if statistics is None else {row.topic: row for row in statistics.topics}
-    rows = [topic_row(topic, counts) for topic in found if topic is not None]
+    rows = [topic_row(topic, counts) for topic in found]
     print_table(rows, LIST_COLUMNS, output_format)
     return 0 if rows else ANSWER_IS_NO
 
 
 def describe_topic(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: TopicArgument,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -92,7 +92,7 @@ def describe_topic(
 
 
 def create_topic(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: TopicArgument,
     queues: QueuesOption = None,
     read_queues: ReadQueuesOption = None,
@@ -107,7 +107,7 @@ def create_topic(
 
 
 def update_topic(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: TopicArgument,
     queues: QueuesOption = None,
     read_queues: ReadQueuesOption = None,
@@ -122,7 +122,7 @@ def update_topic(
 
 
 def change_topic(
-    store: StoreArgument,
+    store: TargetArgument,
     topic: str,
     queues: int | None,
     read_queues: int | None,
@@ -139,12 +139,12 @@ def change_topic(
     from reput.store.config.topic_config_manager import TopicConfig
 
     with administrate(store, config, assignments) as administration:
-        found = administration.topics.find(topic)
+        found = administration.topic_config(topic)
         if found is None and must_exist:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
         found = found or TopicConfig(topic_name=topic, read_queue_nums=DEFAULT_QUEUES, write_queue_nums=DEFAULT_QUEUES)
         read_queues, write_queues = read_queues or queues, write_queues or queues
-        administration.topics.create_or_update(
+        administration.update_topic(
             msgspec.structs.replace(
                 found,
                 read_queue_nums=found.read_queue_nums if read_queues is None else read_queues,
@@ -155,7 +155,7 @@ def change_topic(
 
 
 def delete_topic(
-    store: StoreArgument, topic: TopicArgument, config: ConfigOption = None, assignments: SetOption = None
+    store: TargetArgument, topic: TopicArgument, config: ConfigOption = None, assignments: SetOption = None
 ) -> None:
     """Delete a topic: its queues, its stored data, and the committed offsets of all groups in it.
 

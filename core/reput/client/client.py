@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from reput.argument_checks import require_path, require_seconds, require_text, require_whole
+from reput.argument_checks import OFFSET_MAX, require_path, require_seconds, require_text, require_whole
+from reput.client.administration import ClusterAdministration
 from reput.client.allocation import STRATEGIES, Allocation
 from reput.client.background_loop import run_in
 from reput.client.group_session import GroupSession
@@ -442,6 +443,35 @@ class Client(Puts):
                 "Name the topic, or give the message_id that put has returned.",
             )
         return await query_messages(session, topic, key, count_max, begin, end)
+
+    # Topics and groups.
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic that consumers read, ascending; none: the topic is unknown.
+
+        Raises:
+            BrokerError: no name server can be reached.
+        """
+        require_text("topic", topic)
+        background = self._sessions.background()
+        route = background.thread.run(background.session.routes.refresh(topic))
+        return [] if route is None else sorted({queue.queue_id for queue in route.readable()})
+
+    def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
+        """Return the queue offset of the first message that can be read, and the one after the last.
+
+        Raises:
+            RequestRefused: the topic does not exist, or has no such queue, or several brokers have it.
+            BrokerError: the broker cannot be reached.
+        """
+        found = self.get(topic, queue_id, OFFSET_MAX, 1)
+        return found.queue_offset_min, found.queue_offset_max
+
+    @property
+    def administration(self) -> ClusterAdministration:
+        """Topics and consumer groups of all brokers: what they have, how far they are, and changes."""
+        background = self._sessions.background()
+        return ClusterAdministration(background.thread, background.session)
 
     # Life.
 

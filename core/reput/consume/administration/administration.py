@@ -20,6 +20,7 @@ from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
 from reput.remoting.response_code import ResponseCode
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Administration", "GroupProgress", "QueueStats"]
@@ -99,6 +100,20 @@ class Administration:
     async def atopic_names(self) -> list[str]:
         """As `topic_names`, for a task."""
         return await asyncio.to_thread(self.topic_names)
+
+    def topic_configs(self) -> list[TopicConfig]:
+        """Return the topics that are described or have messages, sorted by name, as they are described."""
+        found = [self.topics.find(name) for name in self.topic_names()]
+        return [config for config in found if config is not None]
+
+    def topic_config(self, topic: str) -> TopicConfig | None:
+        """Return how a topic is described; None: there is no such topic."""
+        require_text("topic", topic)
+        return self.topics.find(topic)
+
+    def update_topic(self, config: TopicConfig) -> None:
+        """Create or change a topic, durably; the errors are those of `create_topic`."""
+        self.topics.create_or_update(config)
 
     def create_topic(self, topic: str, queue_nums: int) -> None:
         """Create a topic with *queue_nums* readable and writable queues, durably.
@@ -201,6 +216,19 @@ class Administration:
     def group_names(self) -> list[str]:
         """Return the groups that are described or have committed offsets, sorted by name."""
         return sorted({*self.managers.groups.entries, *self.managers.offsets.groups()})
+
+    def group_config(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return how a group is described; None: it is not."""
+        require_text("group", group)
+        return self.managers.groups.entries.get(group)
+
+    def update_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create or change a group, durably.
+
+        Raises:
+            RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number.
+        """
+        self.groups.create_or_update(config)
 
     def group_progress(self, group: str) -> list[GroupProgress]:
         """Return a row per queue for which a group has committed an offset.

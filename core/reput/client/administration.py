@@ -1,0 +1,390 @@
+"""ClusterAdministration: topics and groups of all brokers of a name server, looked at and changed.
+
+It has those methods of `Administration` that the command line needs, and the same rows. With several brokers, a row
+stands for the queue of one of them; rows follow each other by broker name.
+
+Source: RocketMQ tools, DefaultMQAdminExtImpl.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from reput.client.background_loop import BackgroundLoop
+from reput.client.queue_requests import QueueRequests, queue_fields
+from reput.client.reading import pull, route_of
+from reput.client.routes import DEFAULT_TOPIC, refused
+from reput.client.session import Session
+from reput.consume.administration.administration import GroupProgress, QueueStats
+from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.subscription_groups import check_group
+from reput.consume.registry.topics import check_consumed_topic
+from reput.errors import BrokerError, ConfigError, RequestRefused
+from reput.namesrv.route_info import ClusterInfo, TopicList
+from reput.remoting.message_queue import MessageQueue
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
+from reput.store.config.topic_config_manager import TopicConfig
+
+__all__ = ["BrokerRow", "ClusterAdministration"]
+
+MASTER = "0"
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
+# Java writes whole numbers as keys of objects without quotes.
+BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
+SUBSCRIBE_ALL = "*"
+
+
+class KnownTopic(msgspec.Struct, rename="camel"):
+    """A topic as brokers describe it."""
+
+    topic_name: str
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | None = None
+
+
+class KnownTopics(msgspec.Struct, rename="camel"):
+    """The body of GET_ALL_TOPIC_CONFIG."""
+
+    topic_config_table: dict[str, KnownTopic] = {}
+
+
+class KnownGroup(msgspec.Struct, rename="camel"):
+    """A consumer group as brokers describe it."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class KnownGroups(msgspec.Struct, rename="camel"):
+    """The body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+
+    subscription_group_table: dict[str, KnownGroup] = {}
+
+
+class KnownOffsets(msgspec.Struct, rename="camel"):
+    """The body of GET_ALL_CONSUMER_OFFSET: by ``topic@group`` and queue id."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class BrokerRow(msgspec.Struct, frozen=True):
+    """One broker.
+
+    Attributes:
+        runtime: its figures by RocketMQ's names; None: it cannot be asked.
+        error: why it cannot be asked.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    runtime: dict[str, str] | None
+    error: str | None
+
+
+class ClusterAdministration:
+    """Any thread may call; the requests run in the loop of *thread*."""
+
+    def __init__(self, thread: BackgroundLoop, session: Session) -> None:
+        self.thread = thread
+        self.session = session
+
+    # Brokers.
+
+    def brokers(self) -> list[BrokerRow]:
+        """Return all brokers.
+
+        Raises:
+            BrokerError: no name server can be reached.
+        """
+        return self.thread.run(self._brokers())
+
+    async def _brokers(self) -> list[BrokerRow]:
+        rows = []
+        for name, broker in sorted((await self._cluster()).broker_addr_table.items()):
+            for broker_id, address in sorted(broker.broker_addrs.items()):
+                runtime, error = None, None
+                try:
+                    response = await self.session.request(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+                    runtime = msgspec.json.decode(response.body_bytes, type=dict[str, dict[str, str]])["table"]
+                except (BrokerError, RequestRefused, msgspec.MsgspecError, KeyError) as raised:
+                    error = str(raised)
+                rows.append(BrokerRow(broker.cluster, name, int(broker_id), address, runtime, error))
+        return rows
+
+    async def _cluster(self) -> ClusterInfo:
+        """Return all brokers, as a name server knows them."""
+        response = await self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+        return msgspec.json.decode(BARE_KEY.sub(rb'\1"\2":', response.body_bytes), type=ClusterInfo)
+
+    async def _ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
+        """Return the answer of the first name server that gives one."""
+        error: Exception | None = None
+        for address in self.session.target.name_servers():
+            try:
+                response = await self.session.invoke_address(address, command)
+            except (BrokerError, TimeoutError) as raised:
+                error = error or raised
+                continue
+            if response.code != ResponseCode.SUCCESS:
+                raise refused(response)
+            return response
+        raise error if isinstance(error, BrokerError) else BrokerError("no name server answers in time")
+
+    async def _masters(self) -> list[str]:
+        """Return the addresses of the brokers that can be changed."""
+        brokers = sorted((await self._cluster()).broker_addr_table.items())
+        return [broker.broker_addrs[MASTER] for _, broker in brokers if MASTER in broker.broker_addrs]
+
+    async def _on_all(self, command: RemotingCommand) -> list[RemotingCommand]:
+        """Return the answers of all brokers."""
+        return [await self.session.request(broker, command) for broker in await self._masters()]
+
+    # Topics.
+
+    def topic_names(self) -> list[str]:
+        """Return the topics of all brokers, sorted by name."""
+        response = self.thread.run(
+            self._ask_name_server(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        )
+        return sorted(msgspec.json.decode(response.body_bytes, type=TopicList).topic_list)
+
+    def topic_configs(self) -> list[TopicConfig]:
+        """Return the topics that brokers describe, sorted by name; of several brokers, the first one's description."""
+        return [config for _, config in sorted(self.thread.run(self._topic_configs()).items())]
+
+    def topic_config(self, topic: str) -> TopicConfig | None:
+        """Return how a topic is described; None: there is no such topic."""
+        return self.thread.run(self._topic_configs()).get(topic)
+
+    async def _topic_configs(self) -> dict[str, TopicConfig]:
+        found: dict[str, TopicConfig] = {}
+        for response in await self._on_all(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)):
+            table = msgspec.json.decode(response.body_bytes, type=KnownTopics).topic_config_table
+            for name, known in table.items():
+                found.setdefault(name, TopicConfig(**msgspec.structs.asdict(known)))
+        return found
+
+    def update_topic(self, config: TopicConfig) -> None:
+        """Create or change a topic on all brokers.
+
+        Raises:
+            RequestRefused: a broker refuses.
+        """
+        fields = {
+            "topic": config.topic_name,
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(config.read_queue_nums),
+            "writeQueueNums": str(config.write_queue_nums),
+            "perm": str(config.perm),
+            "topicFilterType": config.topic_filter_type,
+            "topicSysFlag": str(config.topic_sys_flag),
+            "order": "true" if config.order else "false",
+        }
+        self.thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)))
+
+    def has_messages(self, topic: str) -> bool:
+        """Return False: brokers delete a topic that has messages like any other."""
+        del topic
+        return False
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic from all brokers and name servers.
+
+        Raises:
+            RequestRefused: the topic is unknown, or a broker refuses.
+        """
+        self.thread.run(self._delete_topic(topic))
+
+    async def _delete_topic(self, topic: str) -> None:
+        await route_of(self.session, topic)
+        await self._on_all(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+        command = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        for address in self.session.target.name_servers():
+            await self.session.invoke_address(address, command)
+
+    def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Return a row per queue of a topic.
+
+        Raises:
+            RequestRefused: TOPIC_NOT_EXIST.
+        """
+        check_consumed_topic(topic)
+        return self.thread.run(self._topic_stats(topic))
+
+    async def _topic_stats(self, topic: str) -> list[QueueStats]:
+        rows = []
+        for queue in (await route_of(self.session, topic)).readable():
+            low, high = await self._range(queue)
+            rows.append(QueueStats(topic, queue.queue_id, low, high, await self._store_timestamp(queue, high - 1)))
+        return rows
+
+    async def _range(self, queue: MessageQueue) -> tuple[int, int]:
+        """Return the first queue offset of a queue, and the one behind its last."""
+        requests = QueueRequests(self.session, "")
+        return await requests.place_of(queue, "earliest"), await requests.place_of(queue, "latest")
+
+    async def _store_timestamp(self, queue: MessageQueue, queue_offset: int) -> int | None:
+        """Return the store time of one message; None: it does not exist."""
+        if queue_offset < 0:
+            return None
+        broker = QueueRequests(self.session, "").master(queue)
+        found = await pull(self.session, broker, queue.topic, queue.queue_id, queue_offset, 1, SUBSCRIBE_ALL)
+        return found[0].store_timestamp if len(found) else None
+
+    # Groups.
+
+    def group_config(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return how a group is described; None: it is not."""
+        return self.thread.run(self._group_configs()).get(group)
+
+    async def _group_configs(self) -> dict[str, SubscriptionGroupConfig]:
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for response in await self._on_all(RemotingCommand(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)):
+            table = msgspec.json.decode(response.body_bytes, type=KnownGroups).subscription_group_table
+            for name, known in table.items():
+                found.setdefault(name, SubscriptionGroupConfig(**msgspec.structs.asdict(known)))
+        return found
+
+    def update_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create or change a group on all brokers.
+
+        Raises:
+            RequestRefused: a broker refuses.
+        """
+        check_group(config.group_name)
+        known = {name: getattr(config, name) for name in KnownGroup.__struct_fields__}
+        body = msgspec.json.encode(KnownGroup(**known))
+        self.thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)))
+
+    def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Delete a group from all brokers, and with *clean_offsets* its offsets.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        flag = "true" if clean_offsets else "false"
+        # The flag has one name in RocketMQ 4, and another in 5.
+        fields = {"groupName": group, "removeOffset": flag, "cleanOffset": flag}
+        self.thread.run(self._on_all(RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)))
+
+    def require_group(self, group: str) -> None:
+        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless a broker describes *group*, or has its offsets."""
+        if group not in self.progress_of_groups():
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
+            )
+
+    def group_progress(self, group: str) -> list[GroupProgress]:
+        """Return a row per queue for which a group has committed an offset.
+
+        Raises:
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
+        """
+        self.require_group(group)
+        return self.progress_of_groups().get(group, [])
+
+    def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        """Return the progress of every group that is described or has committed offsets, by name."""
+        return self.thread.run(self._progress_of_groups())
+
+    async def _progress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        rows: dict[str, list[GroupProgress]] = {group: [] for group in await self._group_configs()}
+        brokers = sorted((await self._cluster()).broker_addr_table.items())
+        for name, broker in brokers:
+            address = broker.broker_addrs.get(MASTER)
+            if address is None:
+                continue
+            response = await self.session.request(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
+            table = msgspec.json.decode(BARE_KEY.sub(rb'\1"\2":', response.body_bytes), type=KnownOffsets).offset_table
+            for key, offsets in sorted(table.items()):
+                topic, _, group = key.partition("@")
+                for queue_id, offset in sorted(offsets.items()):
+                    queue = MessageQueue(name, queue_id, topic)
+                    rows.setdefault(group, []).append(await self._progress(address, group, queue, offset))
+        return rows
+
+    async def _progress(self, broker: str, group: str, queue: MessageQueue, offset: int) -> GroupProgress:
+        """Return a group's row for one queue."""
+        fields = queue_fields(queue)
+        low, high = [
+            max(int((await self.session.request(broker, RemotingCommand(code, fields))).ext_fields["offset"]), 0)
+            for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+        ]
+        last = None
+        if 0 < offset <= high:
+            found = await pull(self.session, broker, queue.topic, queue.queue_id, offset - 1, 1, SUBSCRIBE_ALL)
+            last = found[0].store_timestamp if len(found) else None
+        return GroupProgress(group, queue.topic, queue.queue_id, high, offset, max(0, high - max(offset, low)), last)
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+    ) -> list[GroupProgress]:
+        """Move a group to another place in a topic; consumers that run go on from there. Return a row per queue.
+
+        Raises:
+            RequestRefused: the group or topic is unknown; or consumers run, and *queue_id* names one queue.
+        """
+        self.require_group(group)
+        return self.thread.run(self._reset_offsets(group, topic, to, queue_id))
+
+    async def _reset_offsets(self, group: str, topic: str, to: Beginning, queue_id: int | None) -> list[GroupProgress]:
+        route = await route_of(self.session, topic)
+        requests = QueueRequests(self.session, group)
+        queues = [queue for queue in route.readable() if queue_id in (None, queue.queue_id)]
+        if not queues:
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"the topic has no such queue: topic={topic!r} queue_id={queue_id}"
+            )
+        for broker in route.masters.values():
+            if not await self._is_consumed(broker, group):
+                continue
+            if queue_id is not None:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"consumers of the group run, which move all queues at once: group={group!r} queue_id={queue_id}",
+                    "Leave the queue out, or stop them first.",
+                )
+            timestamp = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}.get(str(to), to)
+            fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
+            await self.session.request(broker, RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields))
+        rows = []
+        for queue in queues:
+            offset = await requests.place_of(queue, to)
+            await requests.commit(queue, offset)
+            rows.append(await self._progress(requests.master(queue), group, queue, offset))
+        return rows
+
+    async def _is_consumed(self, broker: str, group: str) -> bool:
+        """Return whether a broker knows of running consumers of a group."""
+        command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        return (await self.session.invoke(broker, command)).code == ResponseCode.SUCCESS
+
+    def clean_offsets(self) -> list[tuple[str, str]]:
+        """Refuse: brokers have no such request.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "offsets of dead groups cannot be cleaned through a broker", "Name the store: reput group clean STORE."
+        )
