@@ -67,7 +67,12 @@ class ServedBroker:
         self.started: Future[None] = Future()
         self.thread = threading.Thread(target=self.run, name="served-broker", daemon=True)
         self.thread.start()
-        self.started.result(LIMIT_S)
+        try:
+            self.started.result(LIMIT_S)
+        except BaseException:
+            self.thread.join(LIMIT_S)
+            self.engine.close()
+            raise
 
     def run(self) -> None:
         """Serve until `close`."""
@@ -82,7 +87,11 @@ class ServedBroker:
         """Open a port and serve it."""
         self.loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
-        self.broker = self.make(self.engine, f"127.0.0.1:{self.address[1]}")
+        try:
+            self.broker = self.make(self.engine, f"127.0.0.1:{self.address[1]}")
+        except BaseException:
+            self.listener.close()
+            raise
         await self.broker.listen(self.listener)
         self.started.set_result(None)
         await self.stop.wait()

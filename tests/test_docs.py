@@ -17,7 +17,7 @@ from reput import errors
 from reput.process.contract.host import promises
 from reput.process.dispatcher.states import State
 from reput.settings import Settings, load_settings
-from reput.settings.spelling import ROCKETMQ_SPELLING
+from reput.settings.spelling import ROCKETMQ_SPELLING, TLS_SPELLING
 from source_tree import ROOT, modules
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
@@ -164,7 +164,7 @@ def test_every_setting_is_documented():
     }
     defaults = Settings()
     assert documented == {
-        field: (ROCKETMQ_SPELLING.get(field, ""), shown_default(getattr(defaults, field)))
+        field: (TLS_SPELLING.get(field) or ROCKETMQ_SPELLING.get(field, ""), shown_default(getattr(defaults, field)))
         for field in Settings.__struct_fields__
     }
 

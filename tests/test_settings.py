@@ -15,7 +15,7 @@ from reput.settings import Settings, given_settings, load_settings
 from reput.settings.java_properties import parse_properties
 from reput.settings.keywords import SettingKeywords
 from reput.settings.known_names import ROCKETMQ_NAMES
-from reput.settings.spelling import FIELDS, snake_case
+from reput.settings.spelling import FIELDS, TLS_SPELLING, snake_case
 
 
 @pytest.fixture
@@ -79,7 +79,18 @@ def test_names_of_rocketmq_keep_their_defaults():
     """Every field above reput's own is a name that a broker knows."""
     fields = list(Settings.__struct_fields__)
     rocketmq = fields[: fields.index("store_host")]
-    assert {snake_case(name) for name in ROCKETMQ_NAMES} >= set(rocketmq)
+    assert {snake_case(name) for name in ROCKETMQ_NAMES} | set(TLS_SPELLING) >= set(rocketmq)
+
+
+def test_names_of_tls_have_dots_as_in_rocketmq(write: Callable[[str, str], Path]):
+    """In TOML they may be a table."""
+    for given in (
+        load_settings(write("a.toml", '[tls.server]\nmode = "enforcing"\ncertPath = "/a.pem"')),
+        load_settings(write("a.properties", "tls.server.mode=enforcing\ntls.server.certPath=/a.pem")),
+        load_settings(assignments=["tls.server.mode=enforcing", "tls_server_cert_path=/a.pem"]),
+    ):
+        assert given.settings.tls_server_mode == "enforcing"
+        assert given.settings.tls_server_cert_path == "/a.pem"
 
 
 def test_set_holds_over_config_over_record_over_default(write: Callable[[str, str], Path]):

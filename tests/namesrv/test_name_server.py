@@ -346,8 +346,13 @@ def test_brokers_and_their_topics_have_a_limit(shared, client, monkeypatch):
     assert register(client, name="third", address="192.0.2.3:10911").code == ResponseCode.SYSTEM_ERROR
 
 
-@pytest.mark.parametrize("code", [Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG])
-def test_the_name_server_has_no_configuration_to_change(client, code):
-    """CVE-2023-37582: the path of a configuration file that a request sets is a file that it writes."""
-    answer = client.ask(code, body=b"configStorePath=/tmp/owned\nproductEnvName=x")
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+@pytest.mark.parametrize("name", ["configStorePath", "kvConfigPath", "rocketmqHome", "productEnvName", "listenPort"])
+def test_no_request_writes_a_file_of_the_name_server(client, tmp_path, name):
+    """CVE-2023-37582: a path that a request sets is a file that the next request writes."""
+    target = tmp_path / "owned"
+    answer = client.ask(Code.UPDATE_NAMESRV_CONFIG, body=f"{name}={target}\nproductEnvName=x".encode())
+    assert answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY)
+    assert not target.exists()
+    shown = client.ask(Code.GET_NAMESRV_CONFIG).body
+    assert b"Path" not in shown
+    assert b"Home" not in shown

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 
+from reput.access.protection import access_control, server_tls
 from reput.broker.admin_clients import AdminClientsProcessor
 from reput.broker.admin_configuration import AdminConfigurationProcessor
 from reput.broker.admin_maintenance import AdminMaintenanceProcessor
@@ -34,10 +35,11 @@ from reput.broker.reply_message import ReplyMessageProcessor
 from reput.broker.send_back import SendBackProcessor
 from reput.broker.send_message import SendMessageProcessor
 from reput.embedded.store_engine import StoreEngine
+from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer
 from reput.namesrv.route_info_manager import RegisteredTopic, RegisteredVersion, Registration, RouteInfoManager
 from reput.remoting.connection import Connection, Outgoing
-from reput.remoting.remoting_server import Processor, RemotingServer
+from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.store.config.topic_config_manager import TopicConfig
 
@@ -58,12 +60,17 @@ class Broker:
         *,
         embeds_name_server: bool = True,
         name_servers: Sequence[str] = (),
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``.
 
         Args:
             embeds_name_server: answer the requests of a name server, too.
             name_servers: addresses of name servers to register with.
+            connections_max: further ones are closed.
+
+        Raises:
+            ConfigError: the certificate, or the file of accounts, cannot be used.
         """
         self.engine = engine
         self.settings = engine.settings
@@ -94,7 +101,16 @@ class Broker:
         self.name_server = NameServer(self.routes) if embeds_name_server else None
         self.registration = NameServerRegistration(name_servers, address, self.settings, services.managers.topics)
         services.topics.on_change = self.topic_changed
-        self.server = RemotingServer(self.processors(), on_closed=self.connection_lost, outgoing=outgoing)
+        self.tls = server_tls(self.settings)
+        self.access = access_control(engine.directory, self.settings)
+        self.server = RemotingServer(
+            self.processors(),
+            on_closed=self.connection_lost,
+            outgoing=outgoing,
+            guard=None if self.access is None else self.access.check,
+            tls=self.tls,
+            connections_max=connections_max,
+        )
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.register()
         self.transactions.begin()
@@ -169,6 +185,15 @@ class Broker:
         self.clients.drop_silent()
         self.loop.run_in_executor(None, self.statistics.sample)
 
+    def reload(self) -> None:
+        """Read the certificate and the accounts again; what cannot be used is logged, and the former stays."""
+        for read in (self.tls, self.access):
+            try:
+                if read is not None:
+                    read.reload()
+            except ConfigError as error:
+                logger.error("the former configuration stays in use: error=%s", error)
+
     # Routes.
 
     def register(self) -> None:
@@ -216,6 +241,8 @@ class Broker:
     async def close(self) -> None:
         """Stop accepting, answer what was asked, and end all connections. The store stays open."""
         self.timer.cancel()
+        if self.access is not None:
+            self.access.close()
         if self.name_server is not None:
             self.name_server.close()
         await self.server.close()

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterable
 
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
+from reput.errors import RequestRefused
+from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import (
     PERM_INHERIT,
@@ -23,6 +25,8 @@ from reput.store.config.topic_config_manager import (
 __all__ = ["DEFAULT_TOPIC", "UNIT_SUB_FLAG", "BrokerTopics"]
 
 DEFAULT_TOPIC = "TBW102"
+# Clients create topics by naming them. Administrators may create more.
+TOPICS_MAX = 200_000
 READ_WRITE = PERM_READ | PERM_WRITE
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 NOT_SENT_TO = frozenset(
@@ -126,7 +130,17 @@ class BrokerTopics:
         return self.created(TopicConfig(topic, queue_nums, queue_nums, READ_WRITE, topic_sys_flag=flag))
 
     def created(self, config: TopicConfig) -> TopicConfig:
-        """Add one topic."""
+        """Add one topic.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; clients have created too many.
+        """
+        if len(self.topics.manager.entries) >= TOPICS_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"too many topics exist for another to be created by a client: topics_max={TOPICS_MAX}",
+                "Delete some, or create the topic yourself.",
+            )
         logger.info("a topic is created: topic=%s queues=%d", config.topic_name, config.write_queue_nums)
         self.add((config,))
         return config

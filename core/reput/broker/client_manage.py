@@ -12,7 +12,7 @@ import msgspec
 
 from reput.broker.broker_topics import BrokerTopics
 from reput.broker.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
-from reput.broker.rebalance_locks import RebalanceLocks
+from reput.broker.rebalance_locks import NAME_SIZE_MAX, RebalanceLocks
 from reput.consume.registry.subscription import SQL92, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.errors import RequestRefused
@@ -29,6 +29,13 @@ from reput.settings import Settings
 __all__ = ["ClientManageProcessor", "decode_body"]
 
 SUCCESS = ResponseCode.SUCCESS
+CLIENT_ID_SIZE_MAX = 1024
+EXPRESSION_SIZE_MAX = 16 << 10
+WORD_SIZE_MAX = 64
+# What a subscription takes beside its expression, roughly.
+SUBSCRIPTION_SIZE = 512
+# JSON takes many times its size once it is decoded.
+BODY_SIZE_MAX = 2 << 20
 Body = TypeVar("Body")
 
 logger = logging.getLogger(__name__)
@@ -55,10 +62,12 @@ class ClientManageProcessor:
     def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer HEART_BEAT."""
         data = decode_body(request, HeartbeatData)
+        check_size("clientID", data.client_id, CLIENT_ID_SIZE_MAX)
         channel = ClientChannel(connection, data.client_id, request.language, request.version)
         for consumer in data.consumers or ():
             self.register_consumer(channel, consumer)
         for producer in data.producers or ():
+            check_size("groupName", producer.group_name, NAME_SIZE_MAX)
             self.clients.register_producer(producer.group_name, channel)
         return RemotingCommand(SUCCESS)
 
@@ -72,7 +81,11 @@ class ClientManageProcessor:
         if config.retry_queue_nums > 0 and data.message_model != "BROADCASTING":
             self.topics.retry_topic(group, config.retry_queue_nums, is_unit=data.unit_mode)
         subscriptions = []
+        size = 0
         for subscription in data.subscription_data_set or ():
+            check_size("topic", subscription.topic, NAME_SIZE_MAX)
+            check_size("subString", subscription.sub_string or "", EXPRESSION_SIZE_MAX)
+            size += SUBSCRIPTION_SIZE + len(subscription.sub_string or "")
             try:
                 subscriptions.append(compiled(subscription))
             except FilterSyntaxError as error:
@@ -84,9 +97,10 @@ class ClientManageProcessor:
             group,
             channel,
             subscriptions,
-            message_model=data.message_model or "CLUSTERING",
-            consume_type=data.consume_type or "CONSUME_PASSIVELY",
-            consume_from_where=data.consume_from_where or "CONSUME_FROM_LAST_OFFSET",
+            message_model=word(data.message_model, "CLUSTERING"),
+            consume_type=word(data.consume_type, "CONSUME_PASSIVELY"),
+            consume_from_where=word(data.consume_from_where, "CONSUME_FROM_LAST_OFFSET"),
+            size=size,
         )
 
     def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
@@ -139,6 +153,9 @@ class ClientManageProcessor:
         """Answer LOCK_BATCH_MQ."""
         del connection
         body = decode_body(request, LockBatchBody)
+        check_size("clientId", body.client_id, CLIENT_ID_SIZE_MAX)
+        for name in (body.consumer_group, *(queue.topic for queue in body.mq_set)):
+            check_size("name", name, NAME_SIZE_MAX)
         held = self.locks.lock(body.consumer_group, body.client_id, body.mq_set)
         return RemotingCommand(SUCCESS, body=encode_json({"lockOKMQSet": held}))
 
@@ -164,15 +181,37 @@ def compiled(subscription: SubscriptionData) -> Subscription:
     )
 
 
+def check_size(name: str, value: str, size_max: int) -> None:
+    """Refuse a text that clients have filled with too much.
+
+    Raises:
+        RequestRefused: INVALID_PARAMETER.
+    """
+    if len(value) > size_max:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER, f"the value of {name} is too long: size={len(value)} size_max={size_max}"
+        )
+
+
+def word(value: str | None, default: str) -> str:
+    """Return one of RocketMQ's words, which are short."""
+    return (value or default)[:WORD_SIZE_MAX]
+
+
 def decode_body(request: RemotingCommand, kind: type[Body]) -> Body:
     """Return the JSON body of a request.
 
     Raises:
         RequestRefused: SYSTEM_ERROR; it is something else.
     """
+    body = request.body_bytes
+    if len(body) > BODY_SIZE_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"the body is too large: body_size={len(body)} body_size_max={BODY_SIZE_MAX}"
+        )
     try:
-        return msgspec.json.decode(request.body_bytes, type=kind, strict=False)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(body, type=kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"the body cannot be read: code={request.code} error={error}"
         ) from None

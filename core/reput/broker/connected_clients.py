@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, ConsumerManager
 from reput.consume.registry.subscription import Subscription
+from reput.errors import RequestRefused
 from reput.remoting.connection import Connection
+from reput.remoting.response_code import ResponseCode
 
 __all__ = ["ClientChannel", "ConnectedClients", "ConsumerGroupChannels"]
 
 # A client whose last heartbeat is older is gone.
 HEARTBEAT_MAX_S = 120.0
+# What the heartbeats of one connection may register: groups, and bytes of subscriptions.
+GROUPS_MAX = 4096
+SUBSCRIPTIONS_SIZE_MAX = 8 << 20
 
 
 class ClientChannel:
@@ -59,6 +64,37 @@ class ConsumerGroupChannels:
         return next((channel for channel in self.channels.values() if channel.client_id == client_id), None)
 
 
+class Memberships:
+    """The groups of one connection, by kind and name, with the size of their subscriptions."""
+
+    __slots__ = ("size", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: dict[tuple[bool, str], int] = {}
+        self.size = 0
+
+    def add(self, consumes: bool, group: str, size: int) -> None:
+        """Count a group.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; the connection has too many groups or subscriptions.
+        """
+        key = consumes, group
+        total = self.size + size - self.sizes.get(key, 0)
+        if (key not in self.sizes and len(self.sizes) >= GROUPS_MAX) or total > SUBSCRIPTIONS_SIZE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"a connection has too many groups or subscriptions: groups_max={GROUPS_MAX} "
+                f"subscriptions_size_max={SUBSCRIPTIONS_SIZE_MAX}",
+            )
+        self.sizes[key] = size
+        self.size = total
+
+    def remove(self, consumes: bool, group: str) -> None:
+        """Count a group no longer."""
+        self.size -= self.sizes.pop((consumes, group), 0)
+
+
 class ConnectedClients:
     """Used in the thread of the broker's loop only.
 
@@ -81,9 +117,15 @@ class ConnectedClients:
         self.on_producer = on_producer
         self.producers: dict[str, dict[Connection, ClientChannel]] = {}
         self.consumers: dict[str, ConsumerGroupChannels] = {}
+        self.memberships: dict[Connection, Memberships] = {}
 
     def register_producer(self, group: str, channel: ClientChannel) -> None:
-        """Register a connection in a producer group, or refresh it."""
+        """Register a connection in a producer group, or refresh it.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; the connection has too many groups.
+        """
+        self.memberships_of(channel.connection).add(False, group, 0)
         channels = self.producers.get(group)
         if channels is None:
             channels = self.producers[group] = {}
@@ -100,22 +142,35 @@ class ConnectedClients:
         message_model: str,
         consume_type: str,
         consume_from_where: str,
+        size: int = 0,
     ) -> bool:
         """Register a connection in a consumer group, or refresh it; return whether the group has changed.
 
         The group has changed if the connection is new, or if a topic has come or gone.
+
+        Args:
+            size: bytes that the subscriptions take.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; the connection has too many groups or subscriptions.
         """
+        self.memberships_of(channel.connection).add(True, group, size)
         found = self.consumers.get(group)
         if found is None:
             found = self.consumers[group] = ConsumerGroupChannels()
-        is_new = channel.connection not in found.channels
+        former = found.channels.get(channel.connection)
         channel.heartbeat_at = self.monotonic()
         found.channels[channel.connection] = channel
         found.message_model = message_model
         found.consume_type = consume_type
         found.consume_from_where = consume_from_where
         found.subscriptions = list(subscriptions)
-        changed = self.registry.register(group, channel.client_id, found.subscriptions, message_model) or is_new
+        changed = self.registry.register(group, channel.client_id, found.subscriptions, message_model) or former is None
+        if former is not None and former.client_id != channel.client_id:
+            # A connection that calls itself anew does not leave its former name behind.
+            changed = True
+            if found.channel_of(former.client_id) is None:
+                self.registry.unregister(group, former.client_id)
         if changed and message_model != BROADCASTING:
             self.on_changed(group, found)
         return changed
@@ -135,22 +190,42 @@ class ConnectedClients:
 
     def connection_lost(self, connection: Connection) -> None:
         """Take a connection out of all groups."""
-        for group in [group for group, channels in self.producers.items() if connection in channels]:
-            self.remove_producer(group, [connection])
-        for group in [group for group, found in self.consumers.items() if connection in found.channels]:
-            self.remove_consumer(group, [connection])
+        memberships = self.memberships.pop(connection, None)
+        for consumes, group in [] if memberships is None else list(memberships.sizes):
+            if consumes:
+                self.remove_consumer(group, [connection])
+            else:
+                self.remove_producer(group, [connection])
+
+    def memberships_of(self, connection: Connection) -> Memberships:
+        """Return what a connection has registered."""
+        found = self.memberships.get(connection)
+        if found is None:
+            found = self.memberships[connection] = Memberships()
+        return found
+
+    def leave(self, connection: Connection, consumes: bool, group: str) -> None:
+        """Count a group of a connection no longer."""
+        if connection in self.memberships:
+            self.memberships[connection].remove(consumes, group)
 
     def remove_producer(self, group: str, connections: Iterable[Connection]) -> None:
         """Take connections out of a producer group."""
         channels = self.producers.get(group, {})
         for connection in connections:
             channels.pop(connection, None)
+            self.leave(connection, False, group)
         if not channels:
             self.producers.pop(group, None)
 
     def remove_consumer(self, group: str, connections: Iterable[Connection]) -> None:
         """Take connections out of a consumer group, and tell the rest of it."""
-        found = self.consumers[group]
+        found = self.consumers.get(group)
+        if found is None:
+            return
+        connections = list(connections)
+        for connection in connections:
+            self.leave(connection, True, group)
         gone = [channel for connection in connections if (channel := found.channels.pop(connection, None))]
         for channel in gone:
             if found.channel_of(channel.client_id) is None:

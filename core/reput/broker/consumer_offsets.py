@@ -18,6 +18,10 @@ from reput.store.reader.results import BoundaryType
 __all__ = ["ConsumerOffsetProcessor"]
 
 SUCCESS = ResponseCode.SUCCESS
+# Pairs of topic and group whose offsets are kept.
+ROWS_MAX = 1_000_000
+# Bytes of the messages that a query returns.
+QUERY_SIZE_MAX = 8 << 20
 
 
 class ConsumerOffsetProcessor:
@@ -52,6 +56,16 @@ class ConsumerOffsetProcessor:
         self.services.groups.require(group)
         if self.services.topics.find(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
+        if not self.has_queue(topic, queue_id):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER, f"the topic has no such queue: topic={topic!r} queue_id={queue_id}"
+            )
+        table = self.offsets.offset_table
+        if len(table) >= ROWS_MAX and f"{topic}@{group}" not in table:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"too many groups have committed offsets of too many topics: rows_max={ROWS_MAX}",
+            )
         self.offsets.commit_offset(group, topic, queue_id, offset)
         return RemotingCommand(SUCCESS)
 
@@ -72,6 +86,8 @@ class ConsumerOffsetProcessor:
         del connection
         topic, queue_id = queue_of(request)
         timestamp = whole(request.ext_fields, "timestamp", is_long=True)
+        if not self.has_queue(topic, queue_id):
+            return RemotingCommand(SUCCESS, {"offset": "0"})
         upper = request.ext_fields.get("boundaryType", "").lower() == "upper"
         with self.engine.read_lock:
             offset = self.engine.reader.offset_by_time(
@@ -118,13 +134,17 @@ class ConsumerOffsetProcessor:
         begin, end = (whole(fields, name, is_long=True) for name in ("beginTimestamp", "endTimestamp"))
         if truth(fields, "_UNIQUE_KEY_QUERY"):
             count_max = self.engine.settings.default_query_max_num
+        count_max = max(0, min(count_max, self.engine.settings.max_msgs_num_batch))
         with self.engine.read_lock:
             reader = self.engine.reader
             found = reader.index.query_message(topic, key, count_max, max(begin, 0), end)
-            data = [
-                reader.store.read_log(record.commit_log_offset, record.record_size)
-                for record in reversed(found.records)
-            ]
+            data: list[bytes] = []
+            size = 0
+            for record in reversed(found.records):
+                size += record.record_size
+                if data and size > QUERY_SIZE_MAX:
+                    break
+                data.append(reader.store.read_log(record.commit_log_offset, record.record_size))
         answer = {
             "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
             "indexLastUpdatePhyoffset": str(found.index_last_update_offset),
@@ -138,8 +158,16 @@ class ConsumerOffsetProcessor:
 
     def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset of a queue, and the one behind its last; (0, 0): it is empty, or unknown."""
+        # A reader keeps what it knows of each queue that it is asked for.
+        if not self.has_queue(topic, queue_id):
+            return 0, 0
         with self.engine.read_lock:
             return self.engine.reader.queue_range(topic, queue_id)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a topic has a queue."""
+        config = self.services.topics.find(topic)
+        return config is not None and 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Return whether a message lies so near the log's end that it counts as in memory."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
 from reput.embedded.store_engine import StoreEngine
-from reput.errors import StoreError
+from reput.errors import StoreBusy, StoreError
 from reput.remoting.connection import Outgoing
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.message_preparer import Prepared
 
 __all__ = ["Outcome", "PendingPuts"]
+
+# Messages that wait for the disk. RocketMQ: sendThreadPoolQueueCapacity.
+WAITING_MAX = 10_000
 
 # What a message became: where it is, or why it is not stored.
 Outcome: TypeAlias = PutMessageResult | StoreError
@@ -39,6 +43,7 @@ class PendingPuts:
         self.messages: list[Message | None] = []
         self.prepared: list[Prepared] = []
         self.answers: list[Callable[[Outcome], None]] = []
+        self.waiting_count = 0
 
     def put(self, message: Message, answer: Callable[[Outcome], None], *, waits: bool = True) -> None:
         """Store *message* at the end of this turn, and call *answer* in the loop.
@@ -57,14 +62,22 @@ class PendingPuts:
     ) -> None:
         """As `put`, for a message that is encoded; *message* is None if there was none."""
         if waits and self.writer.sync_flush:
+            if self.waiting_count >= WAITING_MAX:
+                raise StoreBusy(f"too many messages wait for the disk: waiting_max={WAITING_MAX}")
+            self.waiting_count += 1
             future = self.engine.grouped_puts().put(message, prepared)
-            future.add_done_callback(lambda done: answer(outcome_of(done)))
+            future.add_done_callback(partial(self.on_disk, answer))
             return
         if not self.messages:
             self.loop.call_soon(self.append)
         self.messages.append(message)
         self.prepared.append(prepared)
         self.answers.append(answer)
+
+    def on_disk(self, answer: Callable[[Outcome], None], done: asyncio.Future[PutMessageResult]) -> None:
+        """Answer for a message that has waited for the disk."""
+        self.waiting_count -= 1
+        answer(outcome_of(done))
 
     def append(self) -> None:
         """Store what came in this turn, in its order."""

@@ -25,7 +25,7 @@ from reput.errors import ReputError, RequestRefused, StoreClosed
 from reput.filter.errors import FilterSyntaxError
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import optional_whole, text, whole
-from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.remoting_server import refusal
 from reput.remoting.response_code import ResponseCode
 
@@ -37,6 +37,11 @@ SUSPEND_MAX_S = 60.0
 HELD = "held_pulls"
 SUBSCRIPTIONS_MAX = 1000
 EXPRESSION_SIZE_MAX = 16 << 10
+# Pulls that are held: of one connection, and of all. A client holds one for each queue that it consumes.
+HELD_MAX = 8192
+HELD_OF_ALL_MAX = 200_000
+# Reads from the disk that wait for a thread.
+COLD_MAX = 10_000
 RECORDS_MAX = 32
 
 Answer: TypeAlias = PullResult | ReputError | OSError
@@ -56,6 +61,7 @@ class PullMessageProcessor:
         # Answers of held pulls that the loop has not taken yet. Waking it costs a system call: one wakes it for many.
         self.answers: deque[tuple[RemotingCommand, Connection, Answer]] = deque()
         self.subscriptions: dict[tuple[str, str, str], Subscription] = {}
+        self.held_count = self.cold_count = 0
 
     def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """Answer PULL_MESSAGE and LITE_PULL_MESSAGE."""
@@ -65,16 +71,23 @@ class PullMessageProcessor:
         timeout = whole(fields, "suspendTimeoutMillis", is_long=True) / 1000
         holds = bool(sys_flag & SUSPEND) and timeout > 0
         if self.is_cold(pull):
-            self.loop.run_in_executor(None, self.pull_cold, request, connection, pull)
+            if self.cold_count >= COLD_MAX:
+                raise busy(f"too many pulls wait for the disk: cold_max={COLD_MAX}")
+            self.cold_count += 1
+            self.loop.run_in_executor(None, self.pull_cold, request, connection, pull).add_done_callback(self.was_cold)
             return None
         if not holds:
             return self.response(request, self.pull_service.pull(pull))
+        held = connection.attachments.setdefault(HELD, {})
+        assert isinstance(held, dict)
+        if len(held) >= HELD_MAX or self.held_count >= HELD_OF_ALL_MAX:
+            raise busy(f"too many pulls are held: held_max={HELD_MAX} held_of_all_max={HELD_OF_ALL_MAX}")
         done = partial(self.done, request, connection)
         result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
         if isinstance(result, HeldPull):
-            held = connection.attachments.setdefault(HELD, {})
-            assert isinstance(held, dict)
-            held[request.opaque] = result
+            # Clients choose the numbers of their requests, which may repeat.
+            held[id(request)] = result
+            self.held_count += 1
             if connection.closed:
                 self.connection_lost(connection)
             return None
@@ -142,6 +155,9 @@ class PullMessageProcessor:
         end = writer.appended
         if end - writer.commit_log_offset_min <= memory_size or pull.queue_offset < 0:
             return False
+        config = self.engine.services.topics.find(pull.topic)
+        if config is None or not 0 <= pull.queue_id < config.read_queue_nums:
+            return False
         with self.engine.read_lock:
             unit = self.engine.reader.queue(pull.topic, pull.queue_id).units.unit(pull.queue_offset)
         return unit is not None and end - unit[0] > memory_size
@@ -153,6 +169,11 @@ class PullMessageProcessor:
         except (ReputError, OSError) as error:
             answer = error
         self.done(request, connection, answer)
+
+    def was_cold(self, done: object) -> None:
+        """Count a read from the disk that has ended."""
+        del done
+        self.cold_count -= 1
 
     # Answers.
 
@@ -175,13 +196,16 @@ class PullMessageProcessor:
     def answer(self, request: RemotingCommand, connection: Connection, answer: Answer) -> None:
         """Answer a pull that was held, or read in a thread."""
         held = connection.attachments.get(HELD)
-        if isinstance(held, dict):
-            held.pop(request.opaque, None)
-        if isinstance(answer, PullResult):
-            connection.respond(request, self.response(request, answer))
-        elif not isinstance(answer, StoreClosed):
-            # A store that closes ends its connections, and the clients ask again elsewhere.
-            connection.respond(request, refusal(answer))
+        if isinstance(held, dict) and held.pop(id(request), None) is not None:
+            self.held_count -= 1
+        try:
+            if isinstance(answer, PullResult):
+                connection.respond(request, self.response(request, answer))
+            elif not isinstance(answer, StoreClosed):
+                # A store that closes ends its connections, and the clients ask again elsewhere.
+                connection.respond(request, refusal(answer))
+        except FrameError as error:
+            connection.respond(request, refusal(error))
 
     def response(self, request: RemotingCommand, result: PullResult) -> RemotingCommand:
         """Return the response for what a pull has found, and count it."""
@@ -199,5 +223,11 @@ class PullMessageProcessor:
         """Give up the pulls of a connection that has ended."""
         held = connection.attachments.pop(HELD, None)
         if isinstance(held, dict):
+            self.held_count -= len(held)
             for pull in held.values():
                 self.hold_service.take_out(pull, expired=False)
+
+
+def busy(text: str) -> RequestRefused:
+    """Return the refusal of a pull that the client may repeat."""
+    return RequestRefused(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]system busy, start flow control for a while: {text}")

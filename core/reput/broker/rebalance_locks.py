@@ -16,6 +16,7 @@ __all__ = ["RebalanceLocks"]
 LOCK_MAX_S = 60.0
 # Of all groups together: clients name groups and queues as they like.
 LOCKS_MAX = 100_000
+NAME_SIZE_MAX = 255
 
 
 class RebalanceLocks:

@@ -18,18 +18,20 @@ from reput.broker.connected_clients import ClientChannel, ConnectedClients
 from reput.broker.pending_puts import Outcome, PendingPuts
 from reput.broker.send_message import SendMessageProcessor
 from reput.broker.sent_message import SendHeader, parse_properties
-from reput.errors import ReputError
+from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
-from reput.store.record.message import PutMessageResult
+from reput.store.record.message import MessageExtBrokerInner, PutMessageResult
 from reput.store.record.properties import encode_properties
 from reput.store.record.record import decode_host
 
 __all__ = ["ReplyMessageProcessor"]
 
 PUSH_TIMEOUT_S = 3.0
+# Replies whose clients have not answered yet; each holds its body.
+REPLIES_MAX = 1000
 
 
 class ReplyMessageProcessor:
@@ -43,13 +45,26 @@ class ReplyMessageProcessor:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def send_reply(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Answer SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2."""
+        """Answer SEND_REPLY_MESSAGE and SEND_REPLY_MESSAGE_V2.
+
+        Raises:
+            RequestRefused: the reply may not be stored, or too many wait for their clients.
+        """
         header = SendHeader.of(request)
         self.sends.checked_topic(header)
+        if len(self.tasks) >= REPLIES_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy, start flow control for a while: replies_max={REPLIES_MAX}",
+            )
         properties = parse_properties(header.properties)
         client_id = properties.get("REPLY_TO_CLIENT", "")
         channel = self.clients.channel_of_producer(client_id)
-        task = self.loop.create_task(self.reply(request, connection, header, properties, client_id, channel))
+        queue_id = max(header.queue_id, 0)
+        message = self.sends.message(
+            connection, header, queue_id, request.body_bytes, self.sends.complete(dict(properties), connection)
+        )
+        task = self.loop.create_task(self.reply(request, connection, header, properties, client_id, channel, message))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return None
@@ -62,14 +77,11 @@ class ReplyMessageProcessor:
         properties: dict[str, str],
         client_id: str,
         channel: ClientChannel | None,
+        message: MessageExtBrokerInner,
     ) -> None:
         """Push the reply, store it, and answer."""
-        queue_id = max(header.queue_id, 0)
-        message = self.sends.message(
-            connection, header, queue_id, request.body_bytes, self.sends.complete(dict(properties), connection)
-        )
         error = await self.push(header, message.born_host or b"", properties, request.body_bytes, client_id, channel)
-        fields = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0", **self.sends.common_fields}
+        fields = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0", **self.sends.common_fields}
         response = RemotingCommand(ResponseCode.SUCCESS, fields)
         if error:
             response.code, response.remark = ResponseCode.SYSTEM_ERROR, error

@@ -10,6 +10,7 @@ Source: RocketMQ broker, SendMessageProcessor and AbstractSendMessageProcessor.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,6 +41,8 @@ from reput.store.writer.message_preparer import Prepared
 
 __all__ = ["SendMessageProcessor", "put_refusal"]
 
+# Half messages that wait for a thread.
+HALVES_MAX = 10_000
 TOPIC_SIZE_MAX = 127
 # From this version on a broker respects the number of deliveries that a client names.
 MAX_RECONSUME_VERSION = 121
@@ -82,6 +85,7 @@ class SendMessageProcessor:
         self.store_host = engine.writer.store_host
         self.preparer = engine.writer.preparer
         # Hooks get each message whole, and these settings change each record.
+        self.half_count = 0
         self.takes_plain = type(engine.writer.appender) is Appender and not (
             settings.enable_multi_dispatch or settings.enabled_append_prop_crc
         )
@@ -285,6 +289,8 @@ class SendMessageProcessor:
         assert properties is not None
         assert queue_id is not None
         group = properties.get("PGROUP") or header.producer_group
+        if self.half_count >= HALVES_MAX:
+            raise StoreBusy(f"too many half messages wait for a thread: halves_max={HALVES_MAX}")
 
         def put() -> RemotingCommand:
             try:
@@ -294,11 +300,17 @@ class SendMessageProcessor:
                 return RemotingCommand(error.response_code, remark=str(error))
             except StoreError as error:
                 return put_refusal(error)
+            except OSError as error:
+                return put_refusal(StoreError(f"the message is not stored: error={error}"))
             response = self.stored(result, result.message_id, queue_id, properties["UNIQ_KEY"])
             return with_sizes(request, response, [result])
 
-        future = self.puts.loop.run_in_executor(None, put)
-        future.add_done_callback(lambda done: connection.respond(request, done.result()))
+        def done(answer: asyncio.Future[RemotingCommand]) -> None:
+            self.half_count -= 1
+            connection.respond(request, answer.result())
+
+        self.half_count += 1
+        self.puts.loop.run_in_executor(None, put).add_done_callback(done)
         return None
 
     # Batches.

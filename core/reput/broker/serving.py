@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -26,10 +27,14 @@ from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.process.control.configuration import Configuration
+from reput.remoting.remoting_server import CONNECTIONS_MAX
 from reput.store.state.broker_place import BrokerPlace, remove_broker_place, write_broker_place
 from reput.store.state.recorded_settings import load_store_settings
 
 __all__ = ["serve"]
+
+# Each connection takes one, each open file of the store another.
+DESCRIPTORS_WANTED = 1 << 16
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +49,16 @@ def serve(options: ServeOptions, report: int) -> int:
         return 3
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(serve_engine(engine, options, report))
+
+
+def connections_max() -> int:
+    """Return how many connections the limit of descriptors allows; a share of it is left to the store's files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft // 2
 
 
 def loop_factory() -> Any:
@@ -74,12 +89,19 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(
-        engine,
-        options.broker,
-        embeds_name_server=options.name_server is not None,
-        name_servers=options.name_servers,
-    )
+    try:
+        broker = Broker(
+            engine,
+            options.broker,
+            embeds_name_server=options.name_server is not None,
+            name_servers=options.name_servers,
+            connections_max=connections_max(),
+        )
+    except ReputError as error:
+        await asyncio.to_thread(engine.close)
+        tell(report, Failed(type(error).__name__, str(error), error.advice))
+        return 3
+    loop.add_signal_handler(signal.SIGHUP, broker.reload)
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")

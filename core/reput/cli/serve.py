@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import ipaddress
 import os
 import socket
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,6 +18,16 @@ __all__ = ["EXAMPLE", "serve"]
 
 EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
 BACKLOG = 1024
+
+
+class TlsMode(enum.Enum):
+    """Which connections are encrypted."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
 FAST_PORT_DISTANCE = 2
 NAME_SERVER_LISTEN = "127.0.0.1:9876"
 
@@ -41,6 +53,22 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication.")
     ] = False,
+    tls: Annotated[
+        TlsMode | None,
+        typer.Option(
+            "--tls",
+            metavar="MODE",
+            help="disabled, permissive (plain connections as well) or enforcing. [permissive with --tls-cert]",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate of the broker, PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
+    acl: Annotated[
+        Path | None,
+        typer.Option("--acl", metavar="FILE", help="Accounts that clients need: a plain_acl.yml of RocketMQ 4."),
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> NoReturn:
@@ -48,12 +76,15 @@ def serve(
 
     One line on stdout says when clients can connect. A broker that dies is started again.
     """
+    from reput.access.protection import is_protected
     from reput.broker.keeper import become_keeper
     from reput.broker.serve_options import ServeOptions
     from reput.remoting.remoting_client import split_addresses
 
     refuse_address(store)
+    assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
     settings = settings_of(store, config, assignments).settings
+    insecure = insecure or is_protected(settings)
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
     servers = [] if named == "none" else split_addresses(named)
@@ -74,7 +105,7 @@ def serve(
     options = ServeOptions(
         store=os.fspath(store.absolute()),
         config=None if config is None else os.fspath(config.absolute()),
-        assignments=assignments or [],
+        assignments=assignments,
         given=given,
         listeners=[listener.fileno() for listener in listeners],
         broker=address_text(advertised, port),
@@ -83,6 +114,15 @@ def serve(
     )
 
     become_keeper(options, listeners)
+
+
+def protection_of(tls: TlsMode | None, cert: Path | None, key: Path | None, acl: Path | None) -> list[str]:
+    """Return the settings that the options of encryption and accounts stand for, as assignments."""
+    given = [] if tls is None else [f"tls_server_mode={tls.value}"]
+    for name, path in (("tls_server_cert_path", cert), ("tls_server_key_path", key), ("acl_file", acl)):
+        if path is not None:
+            given.append(f"{name}={os.fspath(path.absolute())}")
+    return given if acl is None else [*given, "acl_enable=true"]
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:
@@ -111,7 +151,7 @@ def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
     if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
         raise ConfigError(
             f"anybody could read and write the store from there: {option}={host}:{port}",
-            "Listen on 127.0.0.1, or add --insecure if the network is trusted.",
+            "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted.",
         )
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

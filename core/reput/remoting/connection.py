@@ -53,11 +53,14 @@ class Limits:
 
     Attributes:
         unfinished_size_max: bytes of incomplete frames.
+        unread_size_max: bytes of output that peers do not read.
     """
 
-    def __init__(self, unfinished_size_max: int = 256 << 20) -> None:
+    def __init__(self, unfinished_size_max: int = 256 << 20, unread_size_max: int = 256 << 20) -> None:
         self.unfinished_size_max = unfinished_size_max
         self.unfinished_size = 0
+        self.unread_size_max = unread_size_max
+        self.unread_size = 0
 
 
 class Outgoing:
@@ -123,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         # The unprocessed bytes, beginning at a frame boundary, and how many of them are counted in the limits.
         self.rest = bytearray()
         self.counted = 0
+        self.counted_unread = 0
         # `rest` has at least this size once its first frame is complete.
         self.needed = 0
         self.paused = False
@@ -147,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         del error
         self.closed = True
         self.count_rest(0)
+        self.count_unread(0)
         self.rest.clear()
         self.outgoing.clear()
         for future in self.waiting.values():
@@ -192,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer has read: resume reading its requests."""
         self.paused = False
+        self.count_unread(0)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
             self.loop.call_soon(self.handle_rest)
@@ -282,8 +288,19 @@ class Connection(asyncio.BufferedProtocol):
         pieces, self.outgoing, self.outgoing_size = self.outgoing, [], 0
         self.last_active = self.loop.time()
         self.transport.writelines(pieces)
-        if self.paused and self.transport.get_write_buffer_size() > UNREAD_MAX:
-            self.refuse(f"the peer does not read: unread_max={UNREAD_MAX}")
+        if self.paused:
+            self.count_unread(self.transport.get_write_buffer_size())
+
+    def count_unread(self, size: int) -> None:
+        """Count the output that the peer does not read in the limits; end the connection if it exceeds them."""
+        limits = self.limits
+        limits.unread_size += size - self.counted_unread
+        self.counted_unread = size
+        if size > UNREAD_MAX or (size and limits.unread_size > limits.unread_size_max):
+            self.refuse(
+                f"the peer does not read: unread_size={size} unread_max={UNREAD_MAX} "
+                f"unread_of_all={limits.unread_size} unread_of_all_max={limits.unread_size_max}"
+            )
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer *request*, unless it is one-way."""
@@ -338,6 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self.rest.clear()
         self.count_rest(0)
+        self.count_unread(0)
         if self.transport is not None:
             self.transport.abort()
 

@@ -17,13 +17,15 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection, Limits, Outgoing
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
+from reput.remoting.tls import ServerTls
+from reput.remoting.tls_listener import TlsListener
 
 __all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
 
@@ -34,6 +36,10 @@ BACKLOG = 1024
 THREADS = 4
 WAITING_MAX = 1000
 SETTLE_MAX_S = 5.0
+CONNECTIONS_MAX = 1 << 20
+
+# Is called with each request before its processor; raises RequestRefused if the peer may not ask it.
+Guard: TypeAlias = Callable[[Connection, RemotingCommand], None]
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +66,29 @@ class RemotingServer:
         on_closed: Callable[[Connection], None] | None = None,
         answer_of: Callable[[Exception], RemotingCommand] | None = None,
         outgoing: Outgoing | None = None,
+        guard: Guard | None = None,
+        tls: ServerTls | None = None,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response."""
+        """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response.
+
+        Args:
+            guard: decides over each request; None: all are answered.
+            tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
+            connections_max: further ones are closed as soon as they are accepted.
+        """
         self.processors = processors
+        self.guard = guard
+        self.tls = tls
+        self.connections_max = connections_max
+        self.is_full = False
         self.on_closed = on_closed
         self.answer_of = answer_of or refusal
         self.loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
         self.limits = Limits()
         self.outgoing = outgoing or Outgoing()
-        self.servers: list[asyncio.Server] = []
+        self.servers: list[asyncio.Server | TlsListener] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
         self.waiting: set[asyncio.Future[RemotingCommand | None]] = set()
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
@@ -77,28 +96,39 @@ class RemotingServer:
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
         listener.setblocking(False)
+        server: asyncio.Server | TlsListener
         if listener.family == socket.AF_UNIX:
             server = await self.loop.create_unix_server(self.new_connection, sock=listener, backlog=BACKLOG)
+        elif self.tls is not None:
+            server = TlsListener(listener, self.tls, self.new_connection, IDLE_MAX_S)
         else:
             server = await self.loop.create_server(self.new_connection, sock=listener, backlog=BACKLOG)
         self.servers.append(server)
 
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
-        return Connection(self.handle, self.connected, self.disconnected, self.limits, self.outgoing)
+        handle = self.handle if self.guard is None else self.handle_guarded
+        return Connection(handle, self.connected, self.disconnected, self.limits, self.outgoing)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection, unless it comes through a Unix socket from another user."""
+        """Register a connection; close one too many, or one that another user made through a Unix socket."""
         assert connection.transport is not None
         uid = peer_uid(connection.transport)
         if uid is not None and not is_trusted(uid):
             connection.refuse(f"the peer belongs to another user: uid={uid}")
             return
         self.connections[connection] = None
+        if len(self.connections) > self.connections_max:
+            if not self.is_full:
+                self.is_full = True
+                logger.warning("further connections are closed: connections_max=%d", self.connections_max)
+            connection.abort()
 
     def disconnected(self, connection: Connection) -> None:
         """Unregister a connection."""
         self.connections.pop(connection, None)
+        if self.is_full and len(self.connections) < self.connections_max:
+            self.is_full = False
         if self.on_closed is not None:
             self.on_closed(connection)
 
@@ -112,6 +142,16 @@ class RemotingServer:
                 connection.abort()
 
     # Requests.
+
+    def handle_guarded(self, connection: Connection, request: RemotingCommand) -> None:
+        """Answer one request, if the guard lets it pass."""
+        assert self.guard is not None
+        try:
+            self.guard(connection, request)
+        except Exception as error:
+            connection.respond(request, self.answer(request, connection, error))
+        else:
+            self.handle(connection, request)
 
     def handle(self, connection: Connection, request: RemotingCommand) -> None:
         """Answer one request."""

@@ -81,6 +81,15 @@ class SettingKeywords(TypedDict, total=False):
     auto_create_subscription_group: bool
     default_topic_queue_nums: int
     reject_transaction_message: bool
+    tls_server_mode: Literal["disabled", "permissive", "enforcing"]
+    tls_server_cert_path: str
+    tls_server_key_path: str
+    tls_server_key_password: str
+    tls_server_need_client_auth: Literal["none", "optional", "require"]
+    tls_server_trust_cert_path: str
+    acl_enable: bool
+    authentication_enabled: bool
+    authorization_enabled: bool
     long_polling_enable: bool
     short_polling_time_mills: int
     flush_consumer_offset_interval: int
@@ -98,6 +107,8 @@ class SettingKeywords(TypedDict, total=False):
     store_host: str
     born_host: str
     lag_max: int
+    acl_file: str
+    auth_file: str
     index_tags: bool
     ring_size: int
     dispatcher_count_max: int

@@ -126,6 +126,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_topic_queue_nums: Count = 8
     reject_transaction_message: bool = False
 
+    # The broker: encryption and accounts. Relative paths start at the broker's working directory.
+    tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"  # without a certificate: disabled
+    tls_server_cert_path: str = ""  # certificates in PEM, the broker's own first
+    tls_server_key_path: str = ""  # its key, PKCS#8 in PEM
+    tls_server_key_password: str = ""
+    tls_server_need_client_auth: Literal["none", "optional", "require"] = "none"
+    tls_server_trust_cert_path: str = ""  # of the authorities that sign clients' certificates
+    acl_enable: bool = False
+    authentication_enabled: bool = False
+    authorization_enabled: bool = False
+
     # Consuming.
     long_polling_enable: bool = True
     short_polling_time_mills: Milliseconds = 1_000
@@ -146,6 +157,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store_host: str = "127.0.0.1:10911"  # of every record; default: broker_ip1 and listen_port, if given
     born_host: str = "127.0.0.1:10911"  # of records sent by this program; default: the store host, if given
     lag_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes that the consume queue may lag; 0: no bound
+
+    # reput's own: who may use the broker.
+    acl_file: str = ""  # RocketMQ 4's accounts; default: config/plain_acl.yml in the store
+    auth_file: str = ""  # users and policies; default: config/auth.yml in the store
 
     # reput's own: the dispatchers.
     index_tags: bool = False  # index messages by tags, too, as RocketMQ does from 5.4.0 on

@@ -16,6 +16,9 @@ TOML has plain settings at the top level, and tables for structured ones:
     [spark]                               # any option of Spark
     master = "local[2]"
 
+    [tls.server]                          # RocketMQ's names of what encrypts connections
+    mode = "enforcing"
+
 A ``.properties`` file and ``--set`` use dots instead: ``dispatchers=consume_queue,index``,
 ``dispatchers.spark_export.target=/lake``, ``spark.master=local[2]``.
 """
@@ -94,7 +97,7 @@ def read_mapping(mapping: Mapping[str, object], source: str) -> list[Assignment]
     """Take apart settings that already have types: TOML, Python's keyword arguments, reput's record in the store."""
     assignments = []
     for name, value in mapping.items():
-        if isinstance(value, Mapping) and name in ("dispatchers", "spark"):
+        if isinstance(value, Mapping) and name in ("dispatchers", "spark", "tls"):
             depth = 2 if name == "dispatchers" else None
             assignments += [Assignment(dotted, leaf, source) for dotted, leaf in leaves(name, value, depth)]
         else:

@@ -25,13 +25,22 @@ def camel_case(name: str) -> str:
 
 
 ROCKETMQ_SPELLING = {snake_case(name): name for name in ROCKETMQ_NAMES}
+# RocketMQ reads these from Java's system properties, or from the file that ``tls.config.file`` names.
+TLS_SPELLING = {
+    "tls_server_mode": "tls.server.mode",
+    "tls_server_cert_path": "tls.server.certPath",
+    "tls_server_key_path": "tls.server.keyPath",
+    "tls_server_key_password": "tls.server.keyPassword",
+    "tls_server_need_client_auth": "tls.server.need.client.auth",
+    "tls_server_trust_cert_path": "tls.server.trustCertPath",
+}
 assert len(ROCKETMQ_SPELLING) == len(ROCKETMQ_NAMES)  # No two of RocketMQ's names become the same in snake case.
 
 # Options are named one by one, with dots.
 NAMED_WITH_DOTS = frozenset({"dispatcher_options", "dispatcher_plugins", "spark_options"})
 FIELDS = [field for field in Settings.__struct_fields__ if field not in NAMED_WITH_DOTS]
 SETTING_NAMES = {field: field for field in FIELDS} | {
-    ROCKETMQ_SPELLING.get(field, camel_case(field)): field for field in FIELDS
+    TLS_SPELLING.get(field) or ROCKETMQ_SPELLING.get(field, camel_case(field)): field for field in FIELDS
 }
 
 
@@ -42,7 +51,7 @@ def setting_name(name: str) -> str | None:
 
 def is_known_to_rocketmq(name: str) -> bool:
     """Tell whether a RocketMQ broker knows *name*, used by reput or not."""
-    return name in ROCKETMQ_NAMES or name in ROCKETMQ_SPELLING
+    return name in ROCKETMQ_NAMES or name in ROCKETMQ_SPELLING or name in TLS_SPELLING.values()
 
 
 def nearest_name(name: str) -> str | None:

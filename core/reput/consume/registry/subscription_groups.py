@@ -20,6 +20,8 @@ __all__ = ["SubscriptionGroups", "check_group"]
 LEGAL_GROUP = re.compile(r"[%|a-zA-Z0-9_-]+")
 GROUP_SIZE_MAX = 255
 INT_MAX = 2**31 - 1
+# Groups are created by being named; when there are so many, none is any more.
+GROUPS_MAX = 200_000
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -84,6 +86,8 @@ class SubscriptionGroups:
         with self.manager.lock:
             config = self.manager.entries.get(group)
             if config is None:
+                if len(self.manager.entries) >= GROUPS_MAX:
+                    return None
                 config = SubscriptionGroupConfig(group_name=group)
                 if self.keep_new_later:
                     self.manager.put(group, config)

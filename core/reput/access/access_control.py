@@ -1,0 +1,212 @@
+"""AccessControl: decides over each request of a broker by the accounts of a file, which is read again when it changes.
+
+    routes of the name server         open to all, as RocketMQ's name server is
+    changes of the name server        from this machine, or by an administrator
+    all other requests                by the accounts
+
+Connections over a Unix socket from the broker's own user, or from root, pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from reput.access.auth_file import Auth
+from reput.access.plain_acl import PlainAcl
+from reput.access.request_needs import NAME_SERVER_READS, NAME_SERVER_WRITES
+from reput.errors import ConfigError, RequestRefused
+from reput.remoting.connection import Connection
+from reput.remoting.remoting_command import RemotingCommand
+
+__all__ = ["AccessControl", "Rules", "auth", "plain_acl"]
+
+LOOK_S = 1.0
+# A file of accounts is small; what is larger is another file.
+FILE_SIZE_MAX = 16 << 20
+HOST = "access_host"
+LOOPBACK = ("127.", "::1", "::ffff:127.")
+CREDENTIALS = struct.Struct("3i")
+# Refusals are logged at most once in so many seconds; strangers decide how many there are.
+LOG_PAUSE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Rules(Protocol):
+    """The accounts of one file."""
+
+    def check(self, request: RemotingCommand, host: str) -> None:
+        """Refuse a request that its sender may not make."""
+
+
+class AccessControl:
+    """Used in the thread of the broker's loop only."""
+
+    def __init__(self, path: Path, parse: Callable[[object, str], Rules]) -> None:
+        """Read *path*, which *parse* takes apart, and look for changes of it every second.
+
+        Raises:
+            ConfigError: the file cannot be used.
+        """
+        self.path = path
+        self.parse = parse
+        self.loop = asyncio.get_running_loop()
+        self.stamp = stamp_of(path)
+        self.rules = self.read()
+        self.logged_at = -LOG_PAUSE_S
+        self.unlogged = 0
+        self.timer = self.loop.call_later(LOOK_S, self.look)
+
+    def read(self) -> Rules:
+        """Return what the file says now.
+
+        Raises:
+            ConfigError: the file cannot be used.
+        """
+        return self.parse(read_yaml(self.path), os.fspath(self.path))
+
+    def reload(self) -> None:
+        """Read the file again.
+
+        Raises:
+            ConfigError: it cannot be used; the former rules stay.
+        """
+        self.stamp = stamp_of(self.path)
+        self.rules = self.read()
+        logger.info("accounts are read: path=%s", self.path)
+
+    def look(self) -> None:
+        """Read the file if it has changed."""
+        self.timer = self.loop.call_later(LOOK_S, self.look)
+        if stamp_of(self.path) != self.stamp:
+            try:
+                self.reload()
+            except ConfigError as error:
+                logger.error("the former accounts stay in use: error=%s", error)
+
+    def close(self) -> None:
+        """End the looks."""
+        self.timer.cancel()
+
+    def check(self, connection: Connection, request: RemotingCommand) -> None:
+        """Refuse a request that its sender may not make.
+
+        Raises:
+            RequestRefused: it may not.
+        """
+        if request.code in NAME_SERVER_READS:
+            return
+        host = connection.attachments.get(HOST)
+        if host is None:
+            host = connection.attachments[HOST] = host_of(connection)
+        assert isinstance(host, str)
+        if not host or (request.code in NAME_SERVER_WRITES and host.startswith(LOOPBACK)):
+            return
+        try:
+            self.rules.check(request, host)
+        except RequestRefused as error:
+            self.log(connection, request, error)
+            raise
+
+    def log(self, connection: Connection, request: RemotingCommand, error: RequestRefused) -> None:
+        """Log a refusal."""
+        now = self.loop.time()
+        if now - self.logged_at < LOG_PAUSE_S:
+            self.unlogged += 1
+            return
+        logger.warning(
+            "a request is refused: peer=%s code=%d reason=%s others=%d",
+            connection.peer,
+            request.code,
+            str(error).partition("\n")[0],
+            self.unlogged,
+        )
+        self.logged_at, self.unlogged = now, 0
+
+
+def host_of(connection: Connection) -> str:
+    """Return the IP address of the other side; "": it is trusted; "local": another user of this machine."""
+    transport = connection.transport
+    assert transport is not None
+    peer = transport.get_extra_info("socket")
+    if peer.family != socket.AF_UNIX:
+        return connection.peer.rpartition(":")[0].strip("[]").partition("%")[0]
+    # A copy of the descriptor: not every loop's socket tells options.
+    with socket.socket(fileno=os.dup(peer.fileno())) as copy:
+        credentials = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(credentials)
+    return "" if user in (0, os.geteuid()) else "local"
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is no YAML.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigError(
+            f"accounts need PyYAML, which is not installed: path={path}", "Run `pip install 'reput[acl]'`."
+        ) from None
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_SIZE_MAX + 1)
+        if len(data) > FILE_SIZE_MAX:
+            raise ConfigError(f"the file of accounts is too large: path={path} file_size_max={FILE_SIZE_MAX}")
+        # All scalars as text: a key of digits is a key, too.
+        return without_empty(yaml.load(data, Loader=yaml.BaseLoader))
+    except OSError as error:
+        raise ConfigError(
+            f"the file of accounts cannot be read: path={path} reason={error.strerror}",
+            "Write it, or set acl_file or auth_file.",
+        ) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"the file of accounts is no YAML: path={path} reason={error}") from None
+
+
+def without_empty(value: Any) -> Any:
+    """Return what YAML holds without members that have no value."""
+    if isinstance(value, dict):
+        return {name: without_empty(member) for name, member in value.items() if not is_null(member)}
+    return [without_empty(member) for member in value if not is_null(member)] if isinstance(value, list) else value
+
+
+def is_null(value: object) -> bool:
+    """Return whether a scalar is YAML's null."""
+    return isinstance(value, str) and value in ("", "~", "null", "Null", "NULL")
+
+
+def plain_acl(path: Path) -> AccessControl:
+    """Return the control by the accounts of RocketMQ 4.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return AccessControl(path, PlainAcl)
+
+
+def auth(path: Path, *, authorizes: bool) -> AccessControl:
+    """Return the control by users and policies of RocketMQ 5.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    return AccessControl(path, lambda data, source: Auth(data, source, authorizes=authorizes))

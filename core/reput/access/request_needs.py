@@ -1,0 +1,233 @@
+"""What each request needs: permissions for topics and groups, or an administrator's account.
+
+    code               topic                group
+    10, 310, 320       PUB                  SUB instead, if the topic is a group's retry topic
+    324, 325           PUB, unless it is the reply topic of the cluster
+    11, 361            SUB                  SUB
+    12                 SUB
+    34                 SUB of each          SUB of each
+    15                 SUB                  SUB
+    35, 36, 38                              SUB
+
+All others that change something, or show the configuration, need an administrator. The rest needs a signature alone.
+RocketMQ 4.9 lets batches and replies pass with a signature alone, whatever their topic.
+
+Source: RocketMQ acl, PlainAccessResource.parse and Permission.ADMIN_CODE.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.request_code import RequestCode as Code
+
+__all__ = [
+    "ADMIN_CODES",
+    "NAME_SERVER_READS",
+    "NAME_SERVER_WRITES",
+    "PUB",
+    "SUB",
+    "Need",
+    "more_needs_of",
+    "needs_of",
+]
+
+PUB, SUB = 4, 8
+RETRY_PREFIX = "%RETRY%"
+REPLY_SUFFIX = "_REPLY_TOPIC"
+
+# RocketMQ's name server has no accounts: clients find their routes without one.
+NAME_SERVER_READS = frozenset(
+    (
+        Code.GET_ROUTEINFO_BY_TOPIC,
+        Code.GET_BROKER_CLUSTER_INFO,
+        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        Code.GET_TOPICS_BY_CLUSTER,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        Code.GET_KV_CONFIG,
+        Code.GET_KVLIST_BY_NAMESPACE,
+        Code.GET_BROKER_MEMBER_GROUP,
+        Code.QUERY_DATA_VERSION,
+    )
+)
+# Whoever may ask these decides where clients send their messages.
+NAME_SERVER_WRITES = frozenset(
+    (
+        Code.PUT_KV_CONFIG,
+        Code.DELETE_KV_CONFIG,
+        Code.REGISTER_BROKER,
+        Code.UNREGISTER_BROKER,
+        Code.BROKER_HEARTBEAT,
+        Code.REGISTER_TOPIC_IN_NAMESRV,
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        Code.ADD_WRITE_PERM_OF_BROKER,
+        Code.DELETE_TOPIC_IN_NAMESRV,
+        Code.UPDATE_NAMESRV_CONFIG,
+        Code.GET_NAMESRV_CONFIG,
+    )
+)
+# What producers and consumers ask for themselves.
+CLIENT_CODES = frozenset(
+    (
+        Code.SEND_MESSAGE,
+        Code.SEND_MESSAGE_V2,
+        Code.SEND_BATCH_MESSAGE,
+        Code.SEND_REPLY_MESSAGE,
+        Code.SEND_REPLY_MESSAGE_V2,
+        Code.PULL_MESSAGE,
+        Code.LITE_PULL_MESSAGE,
+        Code.QUERY_MESSAGE,
+        Code.VIEW_MESSAGE_BY_ID,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.UPDATE_CONSUMER_OFFSET,
+        Code.SEARCH_OFFSET_BY_TIMESTAMP,
+        Code.GET_MAX_OFFSET,
+        Code.GET_MIN_OFFSET,
+        Code.GET_EARLIEST_MSG_STORETIME,
+        Code.HEART_BEAT,
+        Code.UNREGISTER_CLIENT,
+        Code.CONSUMER_SEND_MSG_BACK,
+        Code.END_TRANSACTION,
+        Code.GET_CONSUMER_LIST_BY_GROUP,
+        Code.LOCK_BATCH_MQ,
+        Code.UNLOCK_BATCH_MQ,
+        Code.CHECK_CLIENT_CONFIG,
+    )
+)
+OFFSET_CODES = frozenset(
+    (Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.GET_EARLIEST_MSG_STORETIME)
+)
+# RocketMQ 4 gives these to every account; tools of its users ask them.
+READING_CODES = frozenset(
+    (
+        Code.GET_ALL_TOPIC_CONFIG,
+        Code.GET_BROKER_RUNTIME_INFO,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Code.GET_TOPIC_STATS_INFO,
+        Code.GET_CONSUMER_CONNECTION_LIST,
+        Code.GET_PRODUCER_CONNECTION_LIST,
+        Code.GET_CONSUME_STATS,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO,
+        Code.QUERY_CONSUME_TIME_SPAN,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        Code.QUERY_TOPICS_BY_CONSUMER,
+        Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        Code.GET_TOPIC_CONFIG,
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG,
+    )
+)
+# Requests that an unknown code may bring are refused by the server, whoever asks.
+ADMIN_CODES = frozenset(Code) - CLIENT_CODES - READING_CODES - NAME_SERVER_READS - NAME_SERVER_WRITES
+
+
+class Need(NamedTuple):
+    """A permission that a request needs.
+
+    Attributes:
+        group: whether *name* is a group's.
+        permission: `PUB` or `SUB`.
+    """
+
+    name: str
+    permission: int
+    is_group: bool = False
+
+
+class SubscriptionNeeds(msgspec.Struct, rename="camel"):
+    """The part of a subscription that matters here."""
+
+    topic: str = ""
+
+
+class ConsumerNeeds(msgspec.Struct, rename="camel"):
+    """The part of a consumer that matters here."""
+
+    group_name: str = ""
+    subscription_data_set: list[SubscriptionNeeds] | None = None
+
+
+class HeartbeatNeeds(msgspec.Struct):
+    """The part of a heartbeat that matters here."""
+
+    consumers: list[ConsumerNeeds] | None = msgspec.field(name="consumerDataSet", default=None)
+
+
+class LockNeeds(msgspec.Struct, rename="camel"):
+    """The part of a lock or unlock that matters here."""
+
+    consumer_group: str = ""
+
+
+decode_lock = msgspec.json.Decoder(LockNeeds, strict=False).decode
+decode_heartbeat = msgspec.json.Decoder(HeartbeatNeeds, strict=False).decode
+
+
+def needs_of(request: RemotingCommand) -> list[Need]:
+    """Return the permissions that a request needs. Missing fields need none: the processor refuses them."""
+    fields, code = request.ext_fields, request.code
+    if code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
+        return sending(fields.get("b", ""))
+    if code == Code.SEND_MESSAGE:
+        return sending(fields.get("topic", ""))
+    if code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.UPDATE_CONSUMER_OFFSET):
+        return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
+    if code == Code.QUERY_MESSAGE:
+        return reading(fields.get("topic", ""))
+    if code == Code.CONSUMER_SEND_MSG_BACK:
+        return [Need(fields.get("group", ""), SUB, True)]
+    if code == Code.GET_CONSUMER_LIST_BY_GROUP or (code == Code.UNREGISTER_CLIENT and fields.get("consumerGroup")):
+        return [Need(fields.get("consumerGroup", ""), SUB, True)]
+    if code in (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2):
+        topic = fields.get("topic" if code == Code.SEND_REPLY_MESSAGE else "b", "")
+        return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
+    if code == Code.HEART_BEAT:
+        return of_heartbeat(request.body_bytes)
+    return []
+
+
+def more_needs_of(request: RemotingCommand) -> list[Need]:
+    """Return the permissions that a request needs beyond those of `needs_of`: RocketMQ 5 checks more requests."""
+    fields, code = request.ext_fields, request.code
+    if code == Code.QUERY_CONSUMER_OFFSET:
+        return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
+    if code in OFFSET_CODES:
+        return reading(fields.get("topic", ""))
+    if code == Code.END_TRANSACTION and fields.get("topic"):
+        return sending(fields["topic"])
+    if code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ):
+        try:
+            return [Need(decode_lock(request.body_bytes).consumer_group, SUB, True)]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return []
+    return []
+
+
+def sending(topic: str) -> list[Need]:
+    """Return what a message to a topic needs."""
+    if topic.startswith(RETRY_PREFIX):
+        return [Need(topic.removeprefix(RETRY_PREFIX), SUB, True)]
+    return [Need(topic, PUB)]
+
+
+def reading(topic: str) -> list[Need]:
+    """Return what reading of a topic needs; the retry topic belongs to its group."""
+    if topic.startswith(RETRY_PREFIX):
+        return [Need(topic.removeprefix(RETRY_PREFIX), SUB, True)]
+    return [Need(topic, SUB)]
+
+
+def of_heartbeat(body: bytes) -> list[Need]:
+    """Return what a heartbeat needs; one that cannot be read needs nothing, and is refused by its processor."""
+    try:
+        heartbeat = decode_heartbeat(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    needs: list[Need] = []
+    for consumer in heartbeat.consumers or ():
+        needs.append(Need(consumer.group_name, SUB, True))
+        for subscription in consumer.subscription_data_set or ():
+            needs += reading(subscription.topic)
+    return needs

@@ -1,0 +1,139 @@
+"""TlsListener: accepts the connections of a port on which TLS is possible.
+
+    accept ──▶ peek at the first byte ──┬─ 0x16 ──▶ handshake ──▶ Connection
+                                        └─ other ─▶ Connection, or the end if the mode is enforcing
+
+The byte is peeked at before the loop takes the socket, so the loop's own TLS reads the handshake from its beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from reput.remoting.connection import Connection, address_text
+from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
+
+__all__ = ["TlsListener"]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+# What one turn of the loop accepts at most.
+ACCEPT_MAX = 128
+# When the system has no descriptors or memory left, the next attempt waits so long.
+SHORTAGE_PAUSE_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class TlsListener:
+    """Accepts on one socket. Used in the thread of its loop only."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ServerTls,
+        new_connection: Callable[[], Connection],
+        first_byte_timeout: float,
+    ) -> None:
+        """Begin to accept on *listener*, which does not block; a connection without bytes is closed after a while."""
+        self.listener = listener
+        self.tls = tls
+        self.new_connection = new_connection
+        self.first_byte_timeout = first_byte_timeout
+        self.loop = asyncio.get_running_loop()
+        # Connections that have sent nothing yet, and those that shake hands.
+        self.silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.pause: asyncio.TimerHandle | None = None
+        self.loop.add_reader(listener, self.accept)
+
+    @property
+    def pending_count(self) -> int:
+        """How many connections were accepted and are no `Connection` yet."""
+        return len(self.silent) + len(self.tasks)
+
+    def accept(self) -> None:
+        """Accept what waits."""
+        for _ in range(ACCEPT_MAX):
+            try:
+                accepted, _ = self.listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.error("connections cannot be accepted for now: reason=%s", error)
+                self.loop.remove_reader(self.listener)
+                self.pause = self.loop.call_later(SHORTAGE_PAUSE_S, self.resume)
+                return
+            accepted.setblocking(False)
+            self.silent[accepted] = self.loop.call_later(self.first_byte_timeout, self.drop, accepted)
+            self.loop.add_reader(accepted, self.peek, accepted)
+
+    def resume(self) -> None:
+        """Accept again."""
+        self.pause = None
+        self.loop.add_reader(self.listener, self.accept)
+
+    def peek(self, accepted: socket.socket) -> None:
+        """Look at the first byte, and begin what it says."""
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self.silent.pop(accepted).cancel()
+        self.loop.remove_reader(accepted)
+        is_encrypted = first == HANDSHAKE_BYTE
+        if not first:
+            accepted.close()
+        elif not is_encrypted and self.tls.options.mode == "enforcing":
+            logger.warning("a connection without TLS is closed: peer=%s tls_server_mode=enforcing", peer_of(accepted))
+            accepted.close()
+        else:
+            task = self.loop.create_task(self.begin(accepted, is_encrypted))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def begin(self, accepted: socket.socket, is_encrypted: bool) -> None:
+        """Make the connection, after the handshake if it is encrypted."""
+        peer = peer_of(accepted)
+        try:
+            if is_encrypted:
+                await self.loop.connect_accepted_socket(
+                    self.new_connection,
+                    accepted,
+                    ssl=self.tls.context,
+                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                )
+            else:
+                await self.loop.connect_accepted_socket(self.new_connection, accepted)
+        except (OSError, TimeoutError) as error:
+            logger.info("a connection ended in its handshake: peer=%s reason=%s", peer, error)
+            accepted.close()
+
+    def drop(self, accepted: socket.socket) -> None:
+        """End a connection that has sent nothing."""
+        self.silent.pop(accepted).cancel()
+        self.loop.remove_reader(accepted)
+        accepted.close()
+
+    def close(self) -> None:
+        """Accept no more; those that have not begun are ended."""
+        if self.pause is not None:
+            self.pause.cancel()
+        self.loop.remove_reader(self.listener)
+        self.listener.close()
+        for accepted in list(self.silent):
+            self.drop(accepted)
+        for task in self.tasks:
+            task.cancel()
+
+
+def peer_of(accepted: socket.socket) -> str:
+    """Return the address of the other side; "": it is gone."""
+    try:
+        return address_text(accepted.getpeername())
+    except OSError:
+        return ""
