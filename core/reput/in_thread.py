@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["in_thread", "opened_in_thread"]
 
@@ -21,22 +25,32 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
-async def in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return the result of *call*. A cancelled task stops waiting; the call still ends."""
+def begin_in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+    """Return a future for what *call* returns in a thread of the running loop's executor, with the task's context."""
     # A program without tasks opens its store sooner without asyncio.
-    from asyncio import to_thread
+    import asyncio
+    import contextvars
 
-    return await to_thread(call, *args, **kwargs)
+    run = partial(contextvars.copy_context().run, call, *args, **kwargs)
+    return asyncio.get_running_loop().run_in_executor(None, run)
+
+
+async def in_thread(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return the result of *call*. A cancelled task stops waiting; the call still begins and ends."""
+    from asyncio import shield
+
+    # `asyncio.to_thread` would cancel a call that waits for a thread of the executor.
+    return await shield(begin_in_thread(call, *args, **kwargs))
 
 
 async def opened_in_thread(opening: Callable[P, C], *args: P.args, **kwargs: P.kwargs) -> C:
     """Return the result of *opening*, which is closed if the task is cancelled meanwhile."""
-    import asyncio
+    from asyncio import CancelledError, shield
 
-    task = asyncio.ensure_future(asyncio.to_thread(opening, *args, **kwargs))
+    future = begin_in_thread(opening, *args, **kwargs)
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        opened = await task
-        await asyncio.to_thread(opened.close)
+        return await shield(future)
+    except CancelledError:
+        opened = await future
+        await in_thread(opened.close)
         raise

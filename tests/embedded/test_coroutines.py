@@ -15,7 +15,7 @@ from reput.embedded.opened_store import OpenedStore
 LIMIT_S = 60.0
 # Blocking calls with a twin, by name.
 TWINS = {
-    OpenedStore: ("close", "get", "query", "records", "status", "topics", "queue_range"),
+    OpenedStore: ("close", "get", "query", "records", "status", "topics", "queue_ids", "queue_range"),
     reput.Store: (
         "clean",
         "close",
@@ -54,7 +54,23 @@ def test_every_coroutine_of_a_store_has_a_blocking_namesake():
             if not name.startswith("_") and inspect.iscoroutinefunction(value)
         }
         twins = {"await_" + name.removeprefix("wait_") if name.startswith("wait_") else "a" + name for name in names}
-        assert coroutines == twins - {"arecords"}
+        properties = {
+            "a" + name
+            for name, value in vars(owner).items()
+            if isinstance(value, property) and "a" + name in coroutines
+        }
+        assert coroutines == (twins - {"arecords"}) | properties
+
+
+def test_a_property_whose_first_use_reads_files_has_a_twin(tmp_path):
+    """It returns the same object."""
+
+    async def main():
+        async with await reput.aopen(tmp_path / "store", mode="inline") as store:
+            assert await store.atransactions() is store.transactions
+            assert await store.aadministration() is store.administration
+
+    asyncio.run(main())
 
 
 def test_a_task_does_all_that_a_thread_does(tmp_path):

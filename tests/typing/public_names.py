@@ -65,6 +65,8 @@ async def waiting(path: str, store: reput.Store) -> None:
     assert_type(await store.aput(reput.Message("orders", b"x")), reput.PutMessageResult)
     assert_type(await store.aget("orders"), reput.GetMessageResult)
     assert_type(await store.aflush(), int)
+    assert_type(await store.atransactions(), reput.TransactionService)
+    assert_type(await store.aadministration(), reput.Administration)
     async with await store.aconsumer("billing", "orders") as consumer:
         assert_type(consumer, reput.Consumer)
         async for record in consumer:

@@ -56,6 +56,8 @@ class LogRecords:
             DamagedStore: the bytes at the next offset are not a record.
         """
         with self.lock:
+            if self.closed:
+                return None
             try:
                 with self.tell_errors():
                     return self.read_piece()

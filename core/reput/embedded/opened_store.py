@@ -199,6 +199,10 @@ class OpenedStore(Generic[Engine]):
         with tell_read_error(f"the queues cannot be listed: topic={topic}"):
             return sorted(self._engine.queue_ids(topic))
 
+    async def aqueue_ids(self, topic: str) -> list[int]:
+        """As `queue_ids`, for a task."""
+        return await in_thread(self.queue_ids, topic)
+
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
         """Return the queue offset of the first message that can be read, and the one after the last."""
         engine = self._engine

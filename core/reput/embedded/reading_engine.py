@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from reput.errors import DamagedStore
+from reput.in_thread import in_thread, opened_in_thread
 from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.reader.message_reader import MessageReader
@@ -89,12 +90,10 @@ class ReadingEngine:
 
     async def arecords(self, commit_log_offset: int, follow: bool) -> AsyncIterator[Record]:
         """As `records`, for a task: threads of the event loop's executor read the files."""
-        import asyncio
-
-        records = await asyncio.to_thread(self.log_records, commit_log_offset)
+        records = await opened_in_thread(self.log_records, commit_log_offset)
         with closing(records), self.following() if follow else nullcontext():
             while True:
-                piece = await asyncio.to_thread(records.read)
+                piece = await in_thread(records.read)
                 if piece is not None:
                     for record in piece:
                         yield record

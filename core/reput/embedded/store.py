@@ -468,6 +468,14 @@ class Store(OpenedStore[StoreEngine]):
         """
         return self._engine.services.administration
 
+    async def atransactions(self) -> TransactionService:
+        """As `transactions`, for a task: its first use reads the open transactions."""
+        return await in_thread(lambda: self.transactions)
+
+    async def aadministration(self) -> Administration:
+        """As `administration`, for a task: its first use reads files."""
+        return await in_thread(lambda: self.administration)
+
     def delays(self) -> list[DelayLevelRow]:
         """Return the waiting messages of each delay level that ever had one.
 

@@ -30,7 +30,7 @@ import msgspec
 
 from reput.argument_checks import require_seconds, require_whole
 from reput.errors import BrokerError, ConfigError, DamagedStore, RequestRefused, StoreClosed, StoreError
-from reput.in_thread import opened_in_thread
+from reput.in_thread import in_thread, opened_in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.worker.handler_threads import HandlerThreads
 from reput.worker.handlers import (
@@ -250,7 +250,7 @@ class Worker:
         finally:
             if self.threads is not None:
                 self.threads.close()
-            await asyncio.to_thread(leave, consumer)
+            await in_thread(leave, consumer)
         if self.error is not None:
             raise self.error
         return self.statistics

@@ -7,7 +7,6 @@ Source of the terms: RocketMQ admin tools (topicStatus, consumerProgress, resetO
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -19,6 +18,7 @@ from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
 from reput.errors import RequestRefused
+from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
@@ -98,8 +98,8 @@ class Administration:
         return sorted({*self.managers.topics.entries, *stored})
 
     async def atopic_names(self) -> list[str]:
-        """As `topic_names`, for a task."""
-        return await asyncio.to_thread(self.topic_names)
+        """Like `topic_names`, for a task."""
+        return await in_thread(self.topic_names)
 
     def topic_configs(self) -> list[TopicConfig]:
         """Return the topics that are described or have messages, sorted by name, as they are described."""
@@ -126,8 +126,8 @@ class Administration:
         )
 
     async def acreate_topic(self, topic: str, queue_nums: int) -> None:
-        """As `create_topic`, for a task."""
-        await asyncio.to_thread(self.create_topic, topic, queue_nums)
+        """Like `create_topic`, for a task."""
+        await in_thread(self.create_topic, topic, queue_nums)
 
     def topic_stats(self, topic: str) -> list[QueueStats]:
         """Return a row per queue of a topic.
@@ -142,8 +142,8 @@ class Administration:
         return rows
 
     async def atopic_stats(self, topic: str) -> list[QueueStats]:
-        """As `topic_stats`, for a task."""
-        return await asyncio.to_thread(self.topic_stats, topic)
+        """Like `topic_stats`, for a task."""
+        return await in_thread(self.topic_stats, topic)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues that a topic has for readers or writers.
@@ -209,7 +209,7 @@ class Administration:
 
     async def adelete_topic(self, topic: str) -> None:
         """Like `delete_topic`, for a task."""
-        await asyncio.to_thread(self.delete_topic, topic)
+        await in_thread(self.delete_topic, topic)
 
     # Groups.
 
@@ -240,8 +240,8 @@ class Administration:
         return self.progress_with(group, self.managers.offsets.offsets_of_group(group))
 
     async def agroup_progress(self, group: str) -> list[GroupProgress]:
-        """As `group_progress`, for a task."""
-        return await asyncio.to_thread(self.group_progress, group)
+        """Like `group_progress`, for a task."""
+        return await in_thread(self.group_progress, group)
 
     def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
         """Return the `group_progress` of every group that is described or has committed offsets, by name."""
@@ -249,8 +249,8 @@ class Administration:
         return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
 
     async def aprogress_of_groups(self) -> dict[str, list[GroupProgress]]:
-        """As `progress_of_groups`, for a task."""
-        return await asyncio.to_thread(self.progress_of_groups)
+        """Like `progress_of_groups`, for a task."""
+        return await in_thread(self.progress_of_groups)
 
     def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
         """Return a row per queue of a group's *committed* offsets."""
@@ -344,8 +344,8 @@ class Administration:
     async def areset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
     ) -> list[GroupProgress]:
-        """As `reset_offsets`, for a task."""
-        return await asyncio.to_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
+        """Like `reset_offsets`, for a task."""
+        return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group, and with *clean_offsets* its offsets.
@@ -361,8 +361,8 @@ class Administration:
             self.managers.offsets.persist()
 
     async def adelete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """As `delete_group`, for a task."""
-        await asyncio.to_thread(self.delete_group, group, clean_offsets=clean_offsets)
+        """Like `delete_group`, for a task."""
+        await in_thread(self.delete_group, group, clean_offsets=clean_offsets)
 
     def clean_offsets(self) -> list[tuple[str, str]]:
         """Delete the offsets of dead groups. A group is dead if retention has removed all messages it would read next.
@@ -386,5 +386,5 @@ class Administration:
         return removed
 
     async def aclean_offsets(self) -> list[tuple[str, str]]:
-        """As `clean_offsets`, for a task."""
-        return await asyncio.to_thread(self.clean_offsets)
+        """Like `clean_offsets`, for a task."""
+        return await in_thread(self.clean_offsets)

@@ -17,8 +17,6 @@ Source: RocketMQ broker, TransactionalMessageServiceImpl, EndTransactionProcesso
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from reput.argument_checks import require_messages, require_text, require_whole
@@ -42,6 +40,7 @@ from reput.consume.delivery.transaction_messages import (
     require_half,
 )
 from reput.errors import ConfigError, MessageIllegal, RequestRefused
+from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult, message_properties
@@ -109,7 +108,7 @@ class TransactionService:
 
     async def aput_half(self, producer_group: str, message: Message) -> HalfMessage:
         """As `put_half`, for a task."""
-        return await asyncio.to_thread(self.put_half, producer_group, message)
+        return await in_thread(self.put_half, producer_group, message)
 
     def commit(self, half: HalfMessage) -> PutMessageResult:
         """Deliver a half message, exactly once, and return where it is stored.
@@ -125,7 +124,7 @@ class TransactionService:
 
     async def acommit(self, half: HalfMessage) -> PutMessageResult:
         """As `commit`, for a task. It is settled also if the task is cancelled meanwhile."""
-        return await asyncio.to_thread(self.commit, half)
+        return await in_thread(self.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
         """Settle a transaction without delivering its half message.
@@ -139,7 +138,7 @@ class TransactionService:
 
     async def arollback(self, half: HalfMessage) -> None:
         """As `rollback`, for a task. It is settled also if the task is cancelled meanwhile."""
-        await asyncio.to_thread(self.rollback, half)
+        await in_thread(self.rollback, half)
 
     def end(
         self,

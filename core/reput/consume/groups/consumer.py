@@ -26,6 +26,7 @@ from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.subscription import Filter
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.errors import ConfigError, OffsetOutOfRange, StoreClosed
+from reput.in_thread import in_thread
 from reput.store.record.message import PutMessageResult
 from reput_hooks import Record
 
@@ -113,25 +114,30 @@ class Consumer:
         if record is not None:
             return record
         deadline = None if timeout is None else time.monotonic() + timeout
-        with member.changed:
-            shared.thread_count += 1
-            try:
-                shared.begin_waiting(None)
-                while True:
-                    self._require_open()
-                    record = member.take()
-                    if record is not None:
-                        return record
-                    shared.services.require_threads()
-                    remaining = None if deadline is None else deadline - time.monotonic()
-                    if remaining is not None and remaining <= 0:
-                        return None
-                    member.changed.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
-            finally:
-                shared.thread_count -= 1
+        while True:
+            with member.changed:
+                shared.thread_count += 1
+                try:
+                    shared.begin_waiting(None)
+                    while True:
+                        self._require_open()
+                        record = member.take()
+                        if record is not None:
+                            return record
+                        queue = member.unread
+                        if queue is not None:
+                            break
+                        shared.services.require_threads()
+                        remaining = None if deadline is None else deadline - time.monotonic()
+                        if remaining is not None and remaining <= 0:
+                            return None
+                        member.changed.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
+                finally:
+                    shared.thread_count -= 1
+            member.read_ahead(queue)
 
     async def areceive(self, timeout: float | None = None) -> Record | None:
-        """As `receive`, for a task."""
+        """Like `receive`, for a task."""
         require_seconds("timeout", timeout)
         shared, member = self._shared, self._member
         loop = asyncio.get_running_loop()
@@ -142,13 +148,18 @@ class Consumer:
                 record = member.take()
                 if record is not None:
                     return record
-                shared.services.require_threads()
-                if deadline is not None and deadline <= loop.time():
-                    return None
-                future: asyncio.Future[None] = loop.create_future()
-                waiter = (loop, future)
-                member.tasks.append(waiter)
-                shared.begin_waiting(loop)
+                queue = member.unread
+                if queue is None:
+                    shared.services.require_threads()
+                    if deadline is not None and deadline <= loop.time():
+                        return None
+                    future: asyncio.Future[None] = loop.create_future()
+                    waiter = (loop, future)
+                    member.tasks.append(waiter)
+                    shared.begin_waiting(loop)
+            if queue is not None:
+                await in_thread(member.read_ahead, queue)
+                continue
             timer = None if deadline is None else loop.call_at(deadline, resolve, future)
             try:
                 await future
@@ -254,8 +265,8 @@ class Consumer:
     async def anack(
         self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None
     ) -> PutMessageResult | None:
-        """As `nack`, for a task. The copy is stored also if the task is cancelled meanwhile."""
-        return await asyncio.to_thread(self.nack, record, delay_level, max_reconsume_times=max_reconsume_times)
+        """Like `nack`, for a task. The copy is stored also if the task is cancelled meanwhile."""
+        return await in_thread(self.nack, record, delay_level, max_reconsume_times=max_reconsume_times)
 
     # Places.
 
@@ -271,8 +282,8 @@ class Consumer:
         self._shared.offsets.persist()
 
     async def acommit(self) -> None:
-        """As `commit`, for a task."""
-        await asyncio.to_thread(self.commit)
+        """Like `commit`, for a task."""
+        await in_thread(self.commit)
 
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
         """Move the whole group to the first message, past the last, or to a store time in ms since 1970.
@@ -301,8 +312,8 @@ class Consumer:
                 shared.move(*key, shared.position_at(*key, to))
 
     async def arewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
-        """As `rewind`, for a task."""
-        await asyncio.to_thread(self.rewind, to, topic)
+        """Like `rewind`, for a task."""
+        await in_thread(self.rewind, to, topic)
 
     def seek(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Move the whole group to a place in one queue.
@@ -326,8 +337,8 @@ class Consumer:
         self._shared.move(topic, queue_id, queue_offset)
 
     async def aseek(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """As `seek`, for a task."""
-        await asyncio.to_thread(self.seek, topic, queue_id, queue_offset)
+        """Like `seek`, for a task."""
+        await in_thread(self.seek, topic, queue_id, queue_offset)
 
     # Life.
 
@@ -341,7 +352,7 @@ class Consumer:
 
     async def aclose(self) -> None:
         """Like `close`, for a task."""
-        await asyncio.to_thread(self.close)
+        await in_thread(self.close)
 
     def __enter__(self) -> Self:
         self._require_open()

@@ -86,7 +86,7 @@ class ConsumerGroup:
         self.broadcasts = offsets is not None
         self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
         self.lock = lock or threading.RLock()
-        self.fetcher = QueueFetcher(group, services.group_reader, services.arrival_service, self.drop_queue)
+        self.fetcher = QueueFetcher(group, self.lock, services.group_reader, services.arrival_service, self.drop_queue)
         # In order of joining.
         self.members: list[GroupMember] = []
         self.queues: dict[tuple[str, int], SharedQueue] = {}
@@ -367,7 +367,7 @@ class ConsumerGroup:
                 if queue is None:
                     new.append(key)
                 else:
-                    queue.has_more = True
+                    queue.grow()
                     owners.add(queue.owner)
             for member in self.consumers:
                 if member in owners:
@@ -470,7 +470,7 @@ class ConsumerGroup:
         with self.lock:
             for key, queue in self.queues.items():
                 if key[0] == topic:
-                    queue.fetched, queue.has_more = None, False
+                    queue.hold_back()
 
     def begin_anew(self, topic: str) -> None:
         """Restart each queue of a deleted topic at offset 0, and forget its messages in flight."""

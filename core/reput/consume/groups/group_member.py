@@ -46,6 +46,7 @@ class GroupMember:
         in_flight_max, queue_in_flight_max: limits of messages in flight, of all queues together and of each.
         queues: the consumer's queues; `turn` is the index of the last one that gave a message.
         current: the queue that gives messages now.
+        unread: the queue that has to be read by `read_ahead`, without the lock, before `take` gives the next message.
         delivered: by commit-log offset, the queue and queue offset of each message in flight.
         delivered_again: further places of messages that multi-dispatch put into several of the queues.
         sending_back: commit-log offsets of messages whose copies are being stored.
@@ -76,6 +77,7 @@ class GroupMember:
         self.queues: list[SharedQueue] = []
         self.turn = -1
         self.current: SharedQueue | None = None
+        self.unread: SharedQueue | None = None
         self.delivered: dict[int, tuple[SharedQueue, int]] = {}
         self.delivered_again: dict[int, list[tuple[SharedQueue, int]]] = {}
         self.sending_back: set[int] = set()
@@ -87,8 +89,9 @@ class GroupMember:
     # Giving.
 
     def take(self) -> Record | None:
-        """Return the next message if there is one."""
+        """Return the next message if there is one. Without one, `unread` may name a queue to read first."""
         if len(self.delivered) >= self.in_flight_max:
+            self.unread = None
             if not self.told_full:
                 self.told_full = True
                 logger.warning(
@@ -121,21 +124,41 @@ class GroupMember:
             queue.position, queue.fetched = queue.next_position, None
 
     def next_queue(self) -> SharedQueue | None:
-        """Return the next queue, in turn, that has a message; None if none has."""
+        """Return the next queue, in turn, that has a message; None if none has, or if it is `unread`."""
+        self.unread = None
         queues = self.queues
         for _ in range(len(queues)):
             self.turn = (self.turn + 1) % len(queues)
             queue = queues[self.turn]
-            if (
-                queue.heir is None
-                and len(queue.in_flight) < self.queue_in_flight_max
-                and (
-                    queue.fetched is not None
-                    or (queue.has_more and self.fetcher.fetch(queue, self.subscriptions[queue.topic]))
-                )
-            ):
+            if queue.heir is not None or len(queue.in_flight) >= self.queue_in_flight_max:
+                continue
+            if queue.fetched is not None:
+                return queue
+            if not queue.has_more or queue.being_read:
+                continue
+            if not self.fetcher.is_in_memory(queue):
+                self.unread = queue
+                # It stays its turn until it is read.
+                self.turn -= 1
+                return None
+            if self.fetcher.fetch(queue, self.subscriptions[queue.topic]):
                 return queue
         return None
+
+    def read_ahead(self, queue: SharedQueue) -> None:
+        """Read on in *queue*, without the lock. It may take as long as the disk does.
+
+        Raises:
+            RequestRefused: the group or the topic may no longer be read.
+            DamagedStore: the next record contradicts the queue; the records before it were given.
+        """
+        try:
+            self.fetcher.read_ahead(queue, self.subscriptions[queue.topic])
+        finally:
+            with self.fetcher.lock:
+                if queue.fetched is None and queue in self.queues:
+                    # It has nothing to give, or is damaged: the others come first.
+                    self.turn = self.queues.index(queue)
 
     # Done, or not.
 

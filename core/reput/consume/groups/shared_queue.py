@@ -43,20 +43,27 @@ class SharedQueue:
         done: done queue offsets after the first one in flight.
         batch: number of messages to read at once.
         committed: the group's committed offset, as far as this program knows.
-        has_more: whether reading on may find a message.
+        has_more: whether reading on may find a message; `growth_count` counts how often it grew.
+        move_count: how often the queue was given to another consumer, or moved. What was read before is of no use then.
+        caught_up: it was read to its end since. What it has more was put a moment ago, and is read from memory.
+        being_read: a thread reads on, without the group's lock.
         looked_again_at: the log's end at the last `ArrivalService.look_again` for this queue; -1: never.
         owner, heir: the owning consumer, and the one that takes over when nothing is in flight.
     """
 
     __slots__ = (
         "batch",
+        "being_read",
+        "caught_up",
         "committed",
         "done",
         "fetched",
+        "growth_count",
         "has_more",
         "heir",
         "in_flight",
         "looked_again_at",
+        "move_count",
         "next_position",
         "owner",
         "position",
@@ -79,6 +86,10 @@ class SharedQueue:
         self.done: set[int] = set()
         self.committed = committed
         self.has_more = True
+        self.growth_count = 0
+        self.move_count = 0
+        self.caught_up = False
+        self.being_read = False
         self.looked_again_at = -1
         self.owner: QueueOwner | None = None
         self.heir: QueueOwner | None = None
@@ -96,24 +107,38 @@ class SharedQueue:
         """Set the owner, and forget the messages read ahead."""
         assert not self.in_flight
         self.owner, self.heir = owner, None
-        self.fetched = None
-        self.has_more = True
+        self.read_again()
 
     def give_back(self) -> None:
         """Give the messages in flight again, because their consumer has left."""
         if self.in_flight:
             self.position = min(self.position, next(iter(self.in_flight)))
             self.in_flight.clear()
-        self.fetched = None
-        self.has_more = True
+        self.read_again()
 
     def move(self, queue_offset: int) -> None:
         """Continue from *queue_offset*, regardless of messages given or done before."""
         self.position = queue_offset
         self.in_flight.clear()
         self.done.clear()
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Forget what was read ahead; the next reading begins at `position`."""
         self.fetched = None
+        self.move_count += 1
+        self.caught_up = False
         self.has_more = True
+
+    def grow(self) -> None:
+        """Note that there are more messages."""
+        self.growth_count += 1
+        self.has_more = True
+
+    def hold_back(self) -> None:
+        """Give no more messages until the queue grows or moves, not even those already read."""
+        self.read_again()
+        self.has_more = False
 
     def commit_offset(self) -> int:
         """Return the offset before which everything is done."""

@@ -7,7 +7,6 @@ that crashes the interpreter ends the program.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -16,6 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
+from reput.in_thread import in_thread
 from reput.process.control.control_messages import RebuiltView
 from reput.process.control.dispatcher_row import DispatcherRow, dispatcher_row
 from reput.process.dispatcher.cursor_checks import StartRefused
@@ -349,7 +349,7 @@ class InlineGroup:
 
     async def await_for(self, name: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Like `wait_for`, for a task of any event loop."""
-        await asyncio.to_thread(self.wait_for, name, commit_log_offset, timeout)
+        await in_thread(self.wait_for, name, commit_log_offset, timeout)
 
     def status(self) -> list[DispatcherRow]:
         """Return a row per enabled dispatcher."""
