@@ -165,8 +165,10 @@ class OpenedStore(Generic[Engine]):
         """Yield the records of the log itself, in order, from the first one at or after *commit_log_offset*.
 
         Args:
-            follow: continue with later records until the store is closed. A put wakes the follower; beside
-                a writer in another process it looks ten times a second.
+            follow: continue with later records until the store is closed. In the process that puts, a put
+                wakes the follower. In another process, the follower looks ten times a second at the end of the log in
+                the writer's memory: to be woken it would have to tell the writer that it waits, and a process that only
+                reads a store may write nothing that the writer depends on.
 
         Raises:
             DamagedStore: the bytes at the next offset are not a record.
@@ -200,7 +202,7 @@ class OpenedStore(Generic[Engine]):
             return sorted(self._engine.queue_ids(topic))
 
     async def aqueue_ids(self, topic: str) -> list[int]:
-        """As `queue_ids`, for a task."""
+        """Like `queue_ids`, for a task."""
         return await in_thread(self.queue_ids, topic)
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
