@@ -1,12 +1,12 @@
 """lazy_exports: the public names of a package, imported when they are first used.
 
-A package names them twice: in imports under ``TYPE_CHECKING``, for type checkers, and by module for this function. A
-test of the tree compares the two.
+A package names them once, in imports that type checkers read and this function, too:
 
+    TYPE_CHECKING = False
     if TYPE_CHECKING:
         from reput.filter.tags import TagFilter as TagFilter
     else:
-        __getattr__, __dir__, __all__ = lazy_exports(__name__, {"reput.filter.tags": ("TagFilter",)})
+        __getattr__, __dir__ = lazy_exports(__name__, __file__)
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["lazy_exports"]
 
 
-def lazy_exports(
-    package: str, names: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of *package*.
+def lazy_exports(package: str, path: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of *package*; the first one also gives its ``__all__``.
 
     Args:
-        names: by module the names that it gives. A module of *package* itself is given whole by ``package: (module,)``.
+        path: of the package's own source, which is read when a name is used first, not when the package is imported.
+            In it, a module of the package itself is ``from package import it as it``.
     """
-    homes = {name: home for home, given in names.items() for name in given}
+    homes: dict[str, str] = {}
     loaded = vars(sys.modules[package])
 
+    def known() -> dict[str, str]:
+        if not homes:
+            homes.update(exported_names(path))
+        return homes
+
     def get(name: str) -> object:
-        home = homes.get(name)
+        if name == "__all__":
+            return sorted(known())
+        home = None if name.startswith("__") else known().get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # Not at the top: a command imports this module while Ctrl-C would still print a traceback.
@@ -42,4 +48,19 @@ def lazy_exports(
         loaded[name] = value
         return value
 
-    return get, lambda: sorted({*loaded, *homes}), sorted(homes)
+    return get, lambda: sorted({*loaded, *known()})
+
+
+def exported_names(path: str) -> dict[str, str]:
+    """Return the names that the module at *path* imports as themselves, each with the module that has it.
+
+    The lines are split at blanks: `ast` takes longer to load than all else that ``import reput`` loads.
+    """
+    homes = {}
+    with open(path, encoding="utf-8") as source:
+        for line in source:
+            # from MODULE import NAME as NAME
+            words = line.split()
+            if words[::2] == ["from", "import", "as"] and words[3] == words[5]:
+                homes[words[3]] = words[1]
+    return homes

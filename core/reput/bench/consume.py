@@ -23,7 +23,7 @@ from reput.consume.registry.subscription import subscribe
 from reput.store.config.topic_config_manager import TopicConfig
 
 if TYPE_CHECKING:
-    from reput.consume import Consumer
+    from reput.consume.groups.consumer import Consumer
 
 __all__ = ["measure_consume"]
 

@@ -32,7 +32,8 @@ from reput.errors import DamagedStore
 from reput_hooks import Record
 
 if TYPE_CHECKING:
-    from reput.consume import Beginning, GroupReading, MessageSource, TopicReader
+    from reput.consume.administration.group_reading import GroupReading
+    from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader
     from reput.settings import Settings
 
 __all__ = ["EXAMPLE", "consume", "parse_beginning"]
@@ -72,7 +73,9 @@ def consume(
     the store meanwhile; with HOST:PORT the group shares the topic with its other consumers. A time is milliseconds
     since 1970, or like 2026-01-31T12:00:00Z. Exit code 1: there are no messages.
     """
-    from reput.consume import GroupReading, TopicReader, first_queue_offset, subscribe
+    from reput.consume.administration.group_reading import GroupReading
+    from reput.consume.pull.topic_reader import TopicReader, first_queue_offset
+    from reput.consume.registry.subscription import subscribe
     from reput.consume.registry.topics import may_be_topic
     from reput.embedded.read_only_engine import ReadOnlyEngine
     from reput.embedded.read_only_store import ReadOnlyStore

@@ -22,8 +22,8 @@ from reput.store.state.identity import require_store
 __all__ = ["ReadOnlyEngine"]
 
 # How often a follower looks at a live writer's position; a look is one load from shared memory. The writer cannot wake
-# it: a reader of the store may not write to the ring's memory, not even to say that it waits. An eventfd that the writer
-# or a dispatcher writes to would not do either: the first of several readers would take the wake-up from the others.
+# it: a reader of the store may not write to the ring's memory, not even to say that it waits. Nor would an eventfd of
+# the writer or of a dispatcher do: the first of several readers would take the wake-up from the others.
 LOOK_S = 0.1
 
 

@@ -25,10 +25,12 @@ from reput.store.record.message import Message, PutMessageResult
 from reput.store.retention.retention_plan import SegmentFate
 
 if TYPE_CHECKING:
-    from reput.consume import Beginning, Consumer, Filter
     from reput.consume.administration.administration import Administration
     from reput.consume.delivery.transaction_service import TransactionService
+    from reput.consume.groups.consumer import Consumer
+    from reput.consume.pull.topic_reader import Beginning
     from reput.consume.registry.statistics import StoreStatistics
+    from reput.consume.registry.subscription import Filter
     from reput.worker.handlers import Handler
     from reput.worker.worker import Order, Worker, WorkerStatistics
 

@@ -47,9 +47,9 @@ from reput.store.writer.publisher import Publisher
 from reput_hooks import Cursor
 
 if TYPE_CHECKING:
-    from reput.consume import ConsumeServices
     from reput.consume.delivery.transaction_service import TransactionService
     from reput.consume.registry.statistics import StoreStatistics
+    from reput.consume.services import ConsumeServices
     from reput.embedded.grouped_puts import GroupedPuts
 
 __all__ = ["StoreEngine"]
@@ -364,7 +364,7 @@ class StoreEngine(ReadingEngine):
         self.require_open()
         with self.consuming_lock:
             if self.consuming is None:
-                from reput.consume import ConsumeServices
+                from reput.consume.services import ConsumeServices
 
                 self.consuming = ConsumeServices(self)
                 self.attach_publisher()

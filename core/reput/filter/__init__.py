@@ -41,36 +41,4 @@ if TYPE_CHECKING:
     from reput.filter.tags import parse_plain_tags as parse_plain_tags
     from reput.filter.tags import parse_tags as parse_tags
 else:
-    __getattr__, __dir__, __all__ = lazy_exports(
-        __name__,
-        {
-            "reput.filter.bloom_filter": (
-                "BloomFilter",
-                "BloomFilterData",
-            ),
-            "reput.filter.consumer_filter": (
-                "ConsumerFilter",
-                "FilterBitMap",
-            ),
-            "reput.filter.errors": (
-                "FilterEvaluationError",
-                "FilterSyntaxError",
-            ),
-            "reput.filter.message_filter": (
-                "ExpressionMessageFilter",
-                "MessageFilter",
-                "RetryMessageFilter",
-                "TagMessageFilter",
-            ),
-            "reput.filter.sql_filter": (
-                "SqlFilter",
-                "parse",
-            ),
-            "reput.filter.tags": (
-                "SUBSCRIBE_ALL",
-                "TagFilter",
-                "parse_plain_tags",
-                "parse_tags",
-            ),
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from reput.consume import GroupReading, subscribe
+from reput.consume.administration.group_reading import GroupReading
 from reput.consume.administration.stopped_store import StoppedStore
+from reput.consume.registry.subscription import subscribe
 from reput.embedded.read_only_engine import ReadOnlyEngine
 from reput.errors import DamagedStore, RequestRefused, StoreLocked
 from reput.remoting.response_code import ResponseCode
