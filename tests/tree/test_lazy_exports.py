@@ -68,3 +68,13 @@ def test_every_public_class_and_function_has_a_docstring():
     ]
     assert not [thing for thing in public if not thing.__doc__]
     assert not methods
+
+
+def test_help_shows_what_a_store_and_a_worker_offer_and_nothing_internal():
+    """Some thirty methods and properties of a store beside their twins; four of a worker."""
+    import reput
+
+    shown = {name for name in dir(reput.Store) if not name.startswith("_")}
+    twins = {name for name in shown if name.startswith("a") and name[1:] in shown} | {"await_durable", "await_for"}
+    assert len(shown - twins) <= 32, "a new one is worth its place only if it is worth that of another"
+    assert {name for name in dir(reput.Worker) if not name.startswith("_")} == {"arun", "run", "statistics", "stop"}

@@ -198,11 +198,11 @@ class Worker:
             asyncio.get_running_loop()
             raise ConfigError("`run` would block the event loop of this thread", "Await `arun` instead.")
         runner = asyncio.Runner()
-        with self.handling(signals), waking(runner.get_loop()), contextlib.closing(runner):
+        with self._handling(signals), waking(runner.get_loop()), contextlib.closing(runner):
             return runner.run(self.arun())
 
     @contextlib.contextmanager
-    def handling(self, signals: Collection[int]) -> Iterator[None]:
+    def _handling(self, signals: Collection[int]) -> Iterator[None]:
         """Stop at *signals* inside the ``with`` block, in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -236,17 +236,17 @@ class Worker:
         # Out of order, the consumer holds what is being handled; in order, also what waits for its queue.
         held_max = (sys.maxsize, QUEUE_HELD_MAX) if self.in_order else (self.concurrency, self.concurrency)
         consumer = await opened_in_thread(self.open_consumer, *held_max)
-        self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency, self.thread_died)
+        self.threads = None if self.is_coroutine else HandlerThreads(self.concurrency, self._thread_died)
         try:
             try:
-                await self.feed(consumer)
-                await self.drain()
+                await self._feed(consumer)
+                await self._drain()
             finally:
                 for lane in self.lanes:
                     lane.cancel()
                 if self.lanes:
                     await asyncio.wait(self.lanes)
-                await self.end_coroutines()
+                await self._end_coroutines()
         finally:
             if self.threads is not None:
                 self.threads.close()
@@ -255,24 +255,24 @@ class Worker:
             raise self.error
         return self.statistics
 
-    async def feed(self, consumer: WorkerConsumer) -> None:
+    async def _feed(self, consumer: WorkerConsumer) -> None:
         """Receive messages and start lanes for them until the worker is stopped."""
         stopped = asyncio.ensure_future(self.stopping.wait())
         running = asyncio.Semaphore(self.concurrency)
         try:
             while self.in_order or await first(running.acquire(), stopped):
-                record = await self.receive(consumer, stopped)
+                record = await self._receive(consumer, stopped)
                 if record is None:
                     return
                 self.counts["received"] += 1
                 if self.in_order:
-                    self.put_in_order(consumer, record, running)
+                    self._put_in_order(consumer, record, running)
                 else:
-                    self.start(self.handle_alone(consumer, record, running))
+                    self._start(self._handle_alone(consumer, record, running))
         finally:
             stopped.cancel()
 
-    async def receive(self, consumer: WorkerConsumer, stopped: asyncio.Future[Any]) -> Record | None:
+    async def _receive(self, consumer: WorkerConsumer, stopped: asyncio.Future[Any]) -> Record | None:
         """Return the next message, None once the worker is stopped or the store is closed."""
         while True:
             try:
@@ -287,25 +287,25 @@ class Worker:
                 self.error = error
                 return None
 
-    def start(self, lane: Any) -> None:
+    def _start(self, lane: Any) -> None:
         """Run a lane as a task of its own."""
         task = asyncio.ensure_future(lane)
         self.lanes.add(task)
-        task.add_done_callback(self.lane_ended)
+        task.add_done_callback(self._lane_ended)
 
-    def lane_ended(self, lane: asyncio.Task[None]) -> None:
+    def _lane_ended(self, lane: asyncio.Task[None]) -> None:
         """Stop the worker if a lane ended by an error: it could not say that a message is done."""
         self.lanes.discard(lane)
         if not lane.cancelled() and lane.exception() is not None:
             self.error = self.error or lane.exception()
             self.stopping.set()
 
-    def thread_died(self, error: StoreError) -> None:
+    def _thread_died(self, error: StoreError) -> None:
         """Stop the worker: fewer threads than its concurrency are left."""
         self.error = self.error or error
         self.stopping.set()
 
-    async def drain(self) -> None:
+    async def _drain(self) -> None:
         """Wait for the handlers that run, at most for the drain time."""
         self.stopping.set()
         if self.lanes:
@@ -317,7 +317,7 @@ class Worker:
                     self.drain_time,
                 )
 
-    async def end_coroutines(self) -> None:
+    async def _end_coroutines(self) -> None:
         """Wait for the handler's coroutines that were cancelled, so that they still find the store open."""
         if self.coroutines:
             done, late = await asyncio.wait(self.coroutines, timeout=CANCEL_PATIENCE_S)
@@ -328,14 +328,14 @@ class Worker:
 
     # One message for itself.
 
-    async def handle_alone(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
+    async def _handle_alone(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
         """Handle a message; if that fails, send it back."""
         try:
-            run = self.begin(record)
-            if await self.succeeds(run, record):
+            run = self._begin(record)
+            if await self._succeeds(run, record):
                 acknowledge(consumer, record)
             else:
-                await self.send_back(consumer, record, 0)
+                await self._send_back(consumer, record, 0)
                 # A function past its limit keeps its thread until it returns.
                 await ended(run)
         finally:
@@ -343,49 +343,49 @@ class Worker:
 
     # The messages of a queue, one after the other.
 
-    def put_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
+    def _put_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> None:
         """Add a message to its queue, and start a lane for the queue if none runs."""
         key = record.topic, record.queue_id
         waiting = self.queues.get(key)
         if waiting is None:
             self.queues[key] = deque([record])
-            self.start(self.handle_queue(consumer, key, running))
+            self._start(self._handle_queue(consumer, key, running))
         else:
             waiting.append(record)
 
-    async def handle_queue(self, consumer: WorkerConsumer, key: tuple[str, int], running: asyncio.Semaphore) -> None:
+    async def _handle_queue(self, consumer: WorkerConsumer, key: tuple[str, int], running: asyncio.Semaphore) -> None:
         """Handle the messages of one queue until none is left or the worker is stopped."""
         waiting = self.queues[key]
         while waiting and not self.stopping.is_set():
-            if not await self.handle_in_order(consumer, waiting[0], running):
+            if not await self._handle_in_order(consumer, waiting[0], running):
                 break
             waiting.popleft()
         del self.queues[key]
 
-    async def handle_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> bool:
+    async def _handle_in_order(self, consumer: WorkerConsumer, record: Record, running: asyncio.Semaphore) -> bool:
         """Try a message until it is done or dead; return False if the worker was stopped before."""
         attempt = record.reconsume_times
         while True:
             async with running:
                 if self.stopping.is_set():
                     return False
-                run = self.begin(record)
+                run = self._begin(record)
                 # A function that goes on past its limit must not have the next message beside it.
-                if await self.succeeds(run, record, is_cut=self.is_coroutine):
+                if await self._succeeds(run, record, is_cut=self.is_coroutine):
                     acknowledge(consumer, record)
                     return True
                 # Nor must a coroutine that catches its cancellation.
                 await ended(run)
             attempt += 1
             if self.max_reconsume_times is not None and attempt > self.max_reconsume_times:
-                await self.send_back(consumer, record, -1)
+                await self._send_back(consumer, record, -1)
                 return True
-            if await self.pause(self.suspend_time):
+            if await self._pause(self.suspend_time):
                 return False
 
     # The handler.
 
-    def begin(self, record: Record) -> asyncio.Future[Any]:
+    def _begin(self, record: Record) -> asyncio.Future[Any]:
         """Start the handler."""
         if self.threads is not None:
             return self.threads.start(partial(self.handler, record))
@@ -394,7 +394,7 @@ class Worker:
         run.add_done_callback(self.coroutines.discard)
         return run
 
-    async def succeeds(self, run: asyncio.Future[Any], record: Record, *, is_cut: bool = True) -> bool:
+    async def _succeeds(self, run: asyncio.Future[Any], record: Record, *, is_cut: bool = True) -> bool:
         """Wait for a run of the handler; False if it raised, or did not end in time and *is_cut*.
 
         Raises:
@@ -428,7 +428,7 @@ class Worker:
         finally:
             counts["running"] -= 1
 
-    async def send_back(self, consumer: WorkerConsumer, record: Record, delay_level: int) -> None:
+    async def _send_back(self, consumer: WorkerConsumer, record: Record, delay_level: int) -> None:
         """Let the group get a message again later, or send it to the dead letters with a negative *delay_level*."""
         while True:
             try:
@@ -445,10 +445,10 @@ class Worker:
                 # It is still in flight here. The disk may have room later, the retry topic be writable again, or the
                 # broker be back.
                 logger.warning("a message cannot be sent back, tried again: error=%s", error)
-                if await self.pause(TROUBLE_PAUSE_S):
+                if await self._pause(TROUBLE_PAUSE_S):
                     return
 
-    async def pause(self, seconds: float) -> bool:
+    async def _pause(self, seconds: float) -> bool:
         """Wait *seconds*; return True at once when the worker is stopped."""
         try:
             await asyncio.wait_for(self.stopping.wait(), seconds)
