@@ -14,6 +14,7 @@ from pathlib import Path
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange
 from reput.store.index.index_file import tags_hash
 from reput.store.index.index_layout import ENTRY, HEADER, SLOT, index_paths, read_header
+from reput.store.log.segment_reader import SegmentReader
 from reput.store.log.segments import Segments
 from reput.store.record.record import decode_record
 from reput_hooks import Record
@@ -35,22 +36,34 @@ def shown_index_tags(store_directory: Path, slot_count: int, entry_count: int, b
         segments = Segments(store_directory / "commitlog")
     except NotAStore:
         return None
+    reader = SegmentReader(segments)
+    try:
+        shown = shown_by_entries(reader, store_directory / "index", slot_count, entry_count, begin)
+    finally:
+        reader.close()
+    if shown is None and begin == 0 and (store_directory / "rocksdbstore").is_dir():
+        # No message has tags yet. The version that made this folder enters them.
+        return True
+    return shown
+
+
+def shown_by_entries(
+    reader: SegmentReader, index_directory: Path, slot_count: int, entry_count: int, begin: int
+) -> bool | None:
+    """Return what the newest entries say, compared with their records; None: none of these has tags."""
     shown: bool | None = None
     left = ENTRIES_MAX
-    for path in reversed(index_paths(store_directory / "index")):
+    for path in reversed(index_paths(index_directory)):
         hashes = newest_entries(path, slot_count, entry_count, left)
         left -= sum(map(len, hashes.values()))
         for commit_log_offset in sorted((offset for offset in hashes if offset >= begin), reverse=True):
-            record = record_at(segments, commit_log_offset)
+            record = record_at(reader, commit_log_offset)
             if record is not None and record.tags:
                 if tags_hash(record.topic, record.tags) in hashes[commit_log_offset]:
                     return True
                 shown = False
         if left <= 0:
             break
-    if shown is None and begin == 0 and (store_directory / "rocksdbstore").is_dir():
-        # No message has tags yet. The version that made this folder enters them.
-        return True
     return shown
 
 
@@ -83,10 +96,13 @@ def whole_entries(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     return ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY.size])
 
 
-def record_at(segments: Segments, commit_log_offset: int) -> Record | None:
+def record_at(reader: SegmentReader, commit_log_offset: int) -> Record | None:
     """Return the record at this offset, None if the log has none there, or no more."""
     try:
-        size = int.from_bytes(segments.read(commit_log_offset, 4), "big")
-        return decode_record(segments.read(commit_log_offset, size))
+        segment = reader.segments.holding(commit_log_offset)
+        size = int.from_bytes(reader.pread(segment, commit_log_offset, 4), "big")
+        # What is no record may claim gigabytes.
+        size = min(size, segment.begin + segment.size - commit_log_offset)
+        return decode_record(reader.pread(segment, commit_log_offset, size))
     except (OffsetOutOfRange, DamagedStore):
         return None

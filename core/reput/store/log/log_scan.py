@@ -21,7 +21,7 @@ from reput.store.log.segments import Segments
 from reput.store.record.byte_runs import WORD_SIZE, join_runs
 from reput.store.record.delay_level import SCHEDULE_TOPIC, DelayHistory
 from reput.store.record.record import decode_record
-from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.record.record_columns import RecordColumns, locate_records, take
 from reput.store.record.string_hashes import StringHashes
 from reput_hooks import DispatchColumns, Record
 from reput_hooks.dispatch import ROW_FIELDS
@@ -284,8 +284,8 @@ class FoundProperties:
         size = np.zeros(self.record_count, np.int64)
         tail = int.from_bytes(name[-4:], "little")
         found = np.flatnonzero(self.name_number == (len(name) << TAIL_BITS) + tail)
-        for number, letter in enumerate(name[:-4]):
-            found = found[self.bytes[self.name_end[found] - len(name) + number] == letter]
+        letters = take(self.bytes, self.name_end[found] - len(name), len(name) - 4)
+        found = found[(letters == np.frombuffer(name[:-4], np.uint8)).all(axis=1)]
         record = self.record[found]
         at[record] = self.name_end[found] + 1
         size[record] = self.value_size[found]
