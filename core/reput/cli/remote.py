@@ -18,7 +18,7 @@ from reput_hooks import Record
 
 if TYPE_CHECKING:
     from reput.client.client import Client
-    from reput.consume import Beginning, MessageSource
+    from reput.consume.pull.topic_reader import Beginning, MessageSource
     from reput.consume.registry.subscription import Filter
     from reput.filter import SqlFilter, TagFilter
 
@@ -63,7 +63,7 @@ def topic_records(
     follow: bool,
 ) -> Iterator[Record]:
     """Yield the messages of a topic, in the order of their log; with *follow*, wait for more, without end."""
-    from reput.consume import TopicReader, first_queue_offset
+    from reput.consume.pull.topic_reader import TopicReader, first_queue_offset
 
     source = cast("MessageSource", client)
 
