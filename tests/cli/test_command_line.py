@@ -51,7 +51,7 @@ def test_what_a_started_process_prints_is_kept(monkeypatch):
         ("directory", lambda: os.chdir("/")),
         ("environment", lambda: os.environ.update(LEFT="1")),
         ("import_path", lambda: sys.path.append("/left")),
-        ("signal_handlers", lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)),
+        ("signal_handlers", lambda: signal.signal(signal.SIGHUP, lambda *_: None)),
         ("log_handlers", lambda: logging.getLogger("reput").addHandler(logging.NullHandler())),
         ("log_levels", lambda: logging.getLogger("reput").setLevel(logging.ERROR)),
     ],
