@@ -63,7 +63,7 @@ async def work(store):
 
 
 async def rebuild(store):
-    with pytest.raises(reput.DispatcherError, match="open inline rebuilds no view"):
+    with pytest.raises(reput.DispatcherError, match="inline mode cannot rebuild"):
         await store.arebuild("index")
 
 
