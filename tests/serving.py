@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from delivering import LIMIT_S, wait_until
 from reput.broker.broker import Broker
-from reput.broker.sent_message import SendHeader, ShortSendHeader
+from reput.broker.requests.sent_message import SendHeader, ShortSendHeader
 from reput.embedded.store_engine import StoreEngine
 from reput.remoting.remoting_command import RemotingCommand, SerializeType, decode_frame, encode_frame
 from reput.remoting.request_code import RequestCode

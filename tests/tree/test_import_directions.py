@@ -78,6 +78,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "reader",
         "writer",
     ),
+    "reput.broker": ("state", "requests", "admin"),
     "reput.consume": ("registry", "pull", "delivery", "administration", "groups"),
     "reput.process": (
         "system",

@@ -15,25 +15,25 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from reput.access.protection import access_control, server_tls
-from reput.broker.admin_clients import AdminClientsProcessor
-from reput.broker.admin_configuration import AdminConfigurationProcessor
-from reput.broker.admin_maintenance import AdminMaintenanceProcessor
-from reput.broker.admin_queues import AdminQueuesProcessor
-from reput.broker.admin_runtime import AdminRuntimeProcessor
-from reput.broker.admin_topics import AdminTopicsProcessor
-from reput.broker.broker_statistics import BrokerStatistics
-from reput.broker.broker_topics import BrokerTopics
-from reput.broker.client_manage import ClientManageProcessor
-from reput.broker.connected_clients import ConnectedClients, ConsumerGroupChannels
-from reput.broker.consumer_offsets import ConsumerOffsetProcessor
-from reput.broker.end_transaction import EndTransactionProcessor
+from reput.broker.admin.admin_clients import AdminClientsProcessor
+from reput.broker.admin.admin_configuration import AdminConfigurationProcessor
+from reput.broker.admin.admin_maintenance import AdminMaintenanceProcessor
+from reput.broker.admin.admin_queues import AdminQueuesProcessor
+from reput.broker.admin.admin_runtime import AdminRuntimeProcessor
+from reput.broker.admin.admin_topics import AdminTopicsProcessor
 from reput.broker.name_server_registration import NameServerRegistration
-from reput.broker.pending_puts import PendingPuts
-from reput.broker.pull_message import PullMessageProcessor
-from reput.broker.rebalance_locks import RebalanceLocks
-from reput.broker.reply_message import ReplyMessageProcessor
-from reput.broker.send_back import SendBackProcessor
-from reput.broker.send_message import SendMessageProcessor
+from reput.broker.requests.client_manage import ClientManageProcessor
+from reput.broker.requests.consumer_offsets import ConsumerOffsetProcessor
+from reput.broker.requests.end_transaction import EndTransactionProcessor
+from reput.broker.requests.pending_puts import PendingPuts
+from reput.broker.requests.pull_message import PullMessageProcessor
+from reput.broker.requests.reply_message import ReplyMessageProcessor
+from reput.broker.requests.send_back import SendBackProcessor
+from reput.broker.requests.send_message import SendMessageProcessor
+from reput.broker.state.broker_statistics import BrokerStatistics
+from reput.broker.state.broker_topics import BrokerTopics
+from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin_bodies import MessageQueue, json_response, object_keyed
-from reput.broker.broker_statistics import BrokerStatistics, Growth
+from reput.broker.admin.admin_bodies import MessageQueue, json_response, object_keyed
+from reput.broker.state.broker_statistics import BrokerStatistics, Growth
 from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.topics import may_be_topic
 from reput.embedded.store_engine import StoreEngine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput.broker.broker_statistics import GrowthWindows
+from reput.broker.state.broker_statistics import GrowthWindows
 
 KEY = ("TOPIC_PUT_NUMS", "T")
 SAMPLE_S = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.test_send_message import stored
+
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 from serving import send_fields
@@ -31,7 +32,7 @@ def test_a_reply_reaches_the_client_that_waits_for_it(broker, client):
             assert properties.pop("PUSH_REPLY_TIME") == fields["storeTimestamp"]
             assert properties == {**PROPERTIES, "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
             assert fields["bornHost"].rpartition(":")[0] == "127.0.0.1"
-            assert fields["storeHost"] == f"127.0.0.1:{broker.engine.settings.listen_port}"
+            assert fields["storeHost"] == broker.engine.settings.store_host
     assert [record.body for record in stored(broker, REPLY_TOPIC)] == [b"reply", b"reply"]
 
 

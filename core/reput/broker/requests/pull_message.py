@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TypeAlias
 
-from reput.broker.broker_statistics import BrokerStatistics
+from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.consume.pull.hold_service import HeldPull
 from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.pull_service import PullRequest, PullResult

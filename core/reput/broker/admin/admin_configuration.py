@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reput.broker.broker_topics import BrokerTopics
-from reput.broker.client_manage import ClientManageProcessor
-from reput.broker.send_message import SendMessageProcessor
+from reput.broker.requests.client_manage import ClientManageProcessor
+from reput.broker.requests.send_message import SendMessageProcessor
+from reput.broker.state.broker_topics import BrokerTopics
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError, RequestRefused
 from reput.remoting.connection import Connection

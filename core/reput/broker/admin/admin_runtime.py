@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from reput.broker.admin_bodies import json_response
-from reput.broker.broker_statistics import BrokerStatistics
+from reput.broker.admin.admin_bodies import json_response
+from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.connection import Connection

@@ -17,10 +17,16 @@ from functools import partial
 
 import msgspec
 
-from reput.broker.broker_topics import NOT_SENT_TO, BrokerTopics
-from reput.broker.pending_puts import Outcome, PendingPuts
-from reput.broker.rebalance_locks import RebalanceLocks
-from reput.broker.sent_message import SendHeader, batch_messages, delay_level, parse_properties, plain_properties
+from reput.broker.requests.pending_puts import Outcome, PendingPuts
+from reput.broker.requests.sent_message import (
+    SendHeader,
+    batch_messages,
+    delay_level,
+    parse_properties,
+    plain_properties,
+)
+from reput.broker.state.broker_topics import NOT_SENT_TO, BrokerTopics
+from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.consume.delivery.send_back import dead_letter_when_exhausted
 from reput.consume.delivery.uniq_key import new_uniq_key
 from reput.consume.registry.topics import RETRY_PREFIX

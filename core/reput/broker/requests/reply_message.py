@@ -14,10 +14,10 @@ import time
 
 import msgspec
 
-from reput.broker.connected_clients import ClientChannel, ConnectedClients
-from reput.broker.pending_puts import Outcome, PendingPuts
-from reput.broker.send_message import SendMessageProcessor
-from reput.broker.sent_message import SendHeader, parse_properties
+from reput.broker.requests.pending_puts import Outcome, PendingPuts
+from reput.broker.requests.send_message import SendMessageProcessor
+from reput.broker.requests.sent_message import SendHeader, parse_properties
+from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_command import RemotingCommand

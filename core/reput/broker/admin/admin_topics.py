@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin_bodies import json_response
-from reput.broker.broker_topics import BrokerTopics
-from reput.broker.client_manage import decode_body
+from reput.broker.admin.admin_bodies import json_response
+from reput.broker.requests.client_manage import decode_body
+from reput.broker.state.broker_topics import BrokerTopics
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import RequestRefused
 from reput.remoting.connection import Connection

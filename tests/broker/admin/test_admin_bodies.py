@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from reput.broker.admin_bodies import MessageQueue, object_keyed, parse_body, queue_table
+from reput.broker.admin.admin_bodies import MessageQueue, object_keyed, parse_body, queue_table
 from reput.errors import RequestRefused
 
 QUEUE = MessageQueue("a", 0, "T")

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import msgspec
 
-from reput.broker.broker_topics import BrokerTopics
-from reput.broker.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
-from reput.broker.rebalance_locks import NAME_SIZE_MAX, RebalanceLocks
+from reput.broker.state.broker_topics import BrokerTopics
+from reput.broker.state.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.rebalance_locks import NAME_SIZE_MAX, RebalanceLocks
 from reput.consume.registry.subscription import SQL92, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.errors import RequestRefused

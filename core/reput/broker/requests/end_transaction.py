@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from reput.broker.connected_clients import ConnectedClients
+from reput.broker.state.connected_clients import ConnectedClients
 from reput.consume.delivery.transaction_messages import TransactionState
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused, StoreError

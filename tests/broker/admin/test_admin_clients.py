@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from delivering import wait_until
-from reput.broker.admin_bodies import MessageQueue, parse_body
-from reput.broker.admin_clients import AdminClientsProcessor
+from reput.broker.admin.admin_bodies import MessageQueue, parse_body
+from reput.broker.admin.admin_clients import AdminClientsProcessor
 from reput.broker.broker import Broker
 from reput.remoting.remoting_command import RemotingCommand, encode_frame
 from reput.remoting.remoting_server import Processor

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin_bodies import MessageQueue, json_response, object_keyed, parse_body, queue_table
-from reput.broker.admin_queues import subscription_data
-from reput.broker.connected_clients import ClientChannel, ConnectedClients
+from reput.broker.admin.admin_bodies import MessageQueue, json_response, object_keyed, parse_body, queue_table
+from reput.broker.admin.admin_queues import subscription_data
+from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
 from reput.consume.pull.topic_reader import Beginning
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused

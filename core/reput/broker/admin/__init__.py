@@ -1,0 +1,1 @@
+"""The requests of administrators: what RocketMQ's tools ask."""

@@ -1,0 +1,1 @@
+"""The requests of producers and consumers, a processor for each family."""
