@@ -56,7 +56,7 @@ RETRIED_CODES = frozenset(
 )
 
 
-class Request:
+class SendRequest:
     """Messages that one request carries.
 
     Attributes:
@@ -111,11 +111,11 @@ class Sender:
         self.timeout = timeout
         self.pending: list[Sending] = []
         # By broker: requests that wait for the connection.
-        self.connecting: dict[str, list[Request]] = {}
+        self.connecting: dict[str, list[SendRequest]] = {}
         # Topics whose route is being asked for, and what waits for it.
         self.routing: dict[str, list[Sending]] = {}
         # Sent and not answered, the oldest first; with the future of the response.
-        self.unanswered: dict[Request, asyncio.Future[RemotingCommand]] = {}
+        self.unanswered: dict[SendRequest, asyncio.Future[RemotingCommand]] = {}
         self.unanswered_size = 0
         self.held: list[Sending] = []
         self.tasks: set[asyncio.Task[None]] = set()
@@ -213,7 +213,7 @@ class Sender:
 
     def send_free(self, route: Route, sendings: list[Sending], size: int, deadline: float) -> None:
         """Send messages to the next queue in turn."""
-        self.send(Request(route.next_writable(), sendings, size, deadline, True))
+        self.send(SendRequest(route.next_writable(), sendings, size, deadline, True))
 
     def send_fixed(self, route: Route, sending: Sending, deadline: float) -> None:
         """Send a message to the queue that it names, or that its key picks."""
@@ -226,11 +226,11 @@ class Sender:
             # A broker knows better than an old route which queues it has.
             name = brokers[route.turn % len(brokers)] if brokers else route.writable[0].broker_name
             queue = MessageQueue(name, queue_id, sending.topic)
-        self.send(Request(queue, [sending], size_of(sending), deadline, False))
+        self.send(SendRequest(queue, [sending], size_of(sending), deadline, False))
 
     # Requests.
 
-    def send(self, request: Request) -> None:
+    def send(self, request: SendRequest) -> None:
         """Send a request, once its broker is connected."""
         broker = request.broker = self.routes.master(request.queue.broker_name)
         if broker is None:
@@ -261,7 +261,7 @@ class Sender:
             elif error is not None:
                 self.lost(request, error)
 
-    def send_on(self, connection: Connection, request: Request) -> None:
+    def send_on(self, connection: Connection, request: SendRequest) -> None:
         """Send a request."""
         command = send_request(request.queue, request.sendings, int(time.time() * 1000))
         try:
@@ -279,7 +279,7 @@ class Sender:
             self.timer = self.loop.call_later(LOOK_INTERVAL_S, self.look)
         future.add_done_callback(partial(self.answered, request))
 
-    def answered(self, request: Request, future: asyncio.Future[RemotingCommand]) -> None:
+    def answered(self, request: SendRequest, future: asyncio.Future[RemotingCommand]) -> None:
         """Take a response, or the loss of the connection."""
         if self.unanswered.pop(request, None) is None:
             # Given up before; a late error counts as seen.
@@ -304,7 +304,7 @@ class Sender:
         else:
             self.refused(request, response)
 
-    def stored(self, request: Request, response: RemotingCommand) -> None:
+    def stored(self, request: SendRequest, response: RemotingCommand) -> None:
         """Tell those that wait where their messages are."""
         sendings = request.sendings
         try:
@@ -328,13 +328,13 @@ class Sender:
 
     # What goes wrong.
 
-    def refused(self, request: Request, response: RemotingCommand) -> None:
+    def refused(self, request: SendRequest, response: RemotingCommand) -> None:
         """Send a request again that was refused for a reason that may pass, or fail it."""
         error = refusal_of(response)
         if isinstance(error, MessageIllegal) and len(request.sendings) > 1:
             # One of them is: each is told for itself.
             for sending in request.sendings:
-                self.send(Request(request.queue, [sending], size_of(sending), request.deadline, request.may_move))
+                self.send(SendRequest(request.queue, [sending], size_of(sending), request.deadline, request.may_move))
             return
         request.refusals += 1
         is_over = request.refusals > RETRIES_MAX or self.loop.time() >= request.deadline
@@ -343,7 +343,7 @@ class Sender:
             return
         self.start(self.send_again(request, PAUSE_MIN_S))
 
-    def lost(self, request: Request, error: ReputError) -> None:
+    def lost(self, request: SendRequest, error: ReputError) -> None:
         """Send a request again whose broker is away, while there is time."""
         pause = min(PAUSE_MIN_S * 2**request.lost_count, PAUSE_MAX_S)
         request.lost_count += 1
@@ -352,7 +352,7 @@ class Sender:
             return
         self.start(self.send_again(request, pause))
 
-    async def send_again(self, request: Request, pause: float) -> None:
+    async def send_again(self, request: SendRequest, pause: float) -> None:
         """Send a request once more after *pause* seconds, if possible to another broker."""
         await asyncio.sleep(pause)
         topic = request.queue.topic

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from reput.errors import DamagedStore, RequestRefused
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.config_json import Parser
@@ -25,14 +26,6 @@ from reput.store.config.config_json import Parser
 __all__ = ["MessageQueue", "json_response", "object_keyed", "parse_body", "queue_table"]
 
 encode_json = msgspec.json.Encoder().encode
-
-
-class MessageQueue(msgspec.Struct, frozen=True, rename="camel"):
-    """One queue of a topic at one broker. Fields are in the order of their names."""
-
-    broker_name: str
-    queue_id: int
-    topic: str
 
 
 def json_response(body: object) -> RemotingCommand:

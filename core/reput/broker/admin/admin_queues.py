@@ -33,7 +33,7 @@ __all__ = ["AdminQueuesProcessor", "subscription_data"]
 UNITS_MAX = 10_000
 
 
-class QueueOffsets(msgspec.Struct, frozen=True, rename="camel"):
+class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
     """One queue of a topic, as TopicStatsTable has it."""
 
     last_update_timestamp: int
@@ -114,7 +114,7 @@ class AdminQueuesProcessor:
         table = (
             (
                 self.queue(topic, row.queue_id),
-                QueueOffsets(row.last_update_timestamp or 0, row.max_offset, row.min_offset),
+                TopicOffset(row.last_update_timestamp or 0, row.max_offset, row.min_offset),
             )
             for row in self.administration.topic_stats(topic)
         )
