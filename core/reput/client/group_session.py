@@ -55,7 +55,7 @@ PULL_TIMEOUT_S = 30.0
 PULL_COUNT = 32
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 3.0
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
-# Until the broker knows of a new member.
+# Until the broker knows of a new member, and all topics are there.
 REBALANCE_AGAIN_S = 1.0
 UNLOCK_WAIT_S = 30.0
 # {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
@@ -203,9 +203,11 @@ class GroupSession:
     # Sharing.
 
     async def keep_balanced(self) -> None:
-        """Look every 20 s, and when a broker tells, which queues are this consumer's."""
+        """Look which queues are this consumer's: every 20 s, when a broker tells, and soon while something is open."""
         while True:
-            wait = REBALANCE_INTERVAL_S if self.has_balanced else REBALANCE_AGAIN_S
+            # Of a topic that is still to be made, the first messages should not wait long.
+            is_whole = self.subscriptions.keys() <= self.session.routes.known.keys()
+            wait = REBALANCE_INTERVAL_S if self.has_balanced and is_whole else REBALANCE_AGAIN_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self.changed.wait()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from reput.broker.admin.admin_bodies import MessageQueue, object_keyed, parse_body, queue_table
+from reput.broker.admin.admin_bodies import object_keyed, parse_body, queue_table
 from reput.errors import RequestRefused
+from reput.remoting.message_queue import MessageQueue
 
 QUEUE = MessageQueue("a", 0, "T")
 

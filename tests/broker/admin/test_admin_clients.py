@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from delivering import wait_until
-from reput.broker.admin.admin_bodies import MessageQueue, parse_body
+from reput.broker.admin.admin_bodies import parse_body
 from reput.broker.admin.admin_clients import AdminClientsProcessor
 from reput.broker.broker import Broker
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand, encode_frame
 from reput.remoting.remoting_server import Processor
 from reput.remoting.request_code import RequestCode

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from delivering import wait_until
-from reput.broker.admin.admin_bodies import MessageQueue, parse_body
+from reput.broker.admin.admin_bodies import parse_body
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from serving import RawClient, ServedBroker, served

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin.admin_bodies import MessageQueue, json_response, object_keyed, parse_body, queue_table
+from reput.broker.admin.admin_bodies import json_response, object_keyed, parse_body, queue_table
 from reput.broker.admin.admin_queues import subscription_data
 from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
 from reput.consume.pull.topic_reader import Beginning
@@ -24,6 +24,7 @@ from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection, ConnectionLost
 from reput.remoting.custom_header import optional_whole, text, truth, whole
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor, refusal
 from reput.remoting.request_code import RequestCode

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin.admin_bodies import MessageQueue, json_response, object_keyed
+from reput.broker.admin.admin_bodies import json_response, object_keyed
 from reput.broker.state.broker_statistics import BrokerStatistics, Growth
 from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.topics import may_be_topic
@@ -21,6 +21,7 @@ from reput.filter import TagFilter
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import text, truth, whole
 from reput.remoting.heartbeat import SubscriptionData
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor
 from reput.remoting.request_code import RequestCode
