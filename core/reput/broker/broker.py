@@ -22,6 +22,7 @@ from reput.broker.admin.admin_queues import AdminQueuesProcessor
 from reput.broker.admin.admin_runtime import AdminRuntimeProcessor
 from reput.broker.admin.admin_topics import AdminTopicsProcessor
 from reput.broker.name_server_registration import NameServerRegistration
+from reput.broker.requests.broker_hooks import BrokerHooks, installed_hooks
 from reput.broker.requests.client_manage import ClientManageProcessor
 from reput.broker.requests.consumer_offsets import ConsumerOffsetProcessor
 from reput.broker.requests.end_transaction import EndTransactionProcessor
@@ -61,6 +62,7 @@ class Broker:
         embeds_name_server: bool = True,
         name_servers: Sequence[str] = (),
         connections_max: int = CONNECTIONS_MAX,
+        hooks: Sequence[object] = (),
     ) -> None:
         """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``.
 
@@ -68,9 +70,10 @@ class Broker:
             embeds_name_server: answer the requests of a name server, too.
             name_servers: addresses of name servers to register with.
             connections_max: further ones are closed.
+            hooks: modules or objects with hooks of `reput_hooks`, beside those that the setting broker_hooks names.
 
         Raises:
-            ConfigError: the certificate, or the file of accounts, cannot be used.
+            ConfigError: the certificate, the file of accounts or a hook cannot be used.
         """
         self.engine = engine
         self.settings = engine.settings
@@ -103,8 +106,10 @@ class Broker:
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
+        hooks = [*hooks, *installed_hooks(filter(None, self.settings.broker_hooks.split(",")))]
+        processors = self.processors()
         self.server = RemotingServer(
-            self.processors(),
+            BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
             outgoing=outgoing,
             guard=None if self.access is None else self.access.check,

@@ -4,6 +4,7 @@ import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
@@ -12,7 +13,18 @@ import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends a message to a topic that is allowed and to one that is not, finds it by its id, and consumes it. */
 public final class ProtectedClient {
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+            System.exit(0);
+        } catch (Exception error) {
+            // Threads of the clients would keep the program alive.
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         String nameServer = arguments[0];
         RPCHook hook = arguments.length > 1
             ? new AclClientRPCHook(new SessionCredentials(arguments[1], arguments[2])) : null;
@@ -31,6 +43,9 @@ public final class ProtectedClient {
             System.out.println("forbidden sent");
         } catch (MQBrokerException error) {
             System.out.println("forbidden " + error.getResponseCode());
+        } catch (MQClientException error) {
+            // After the last attempt; RocketMQ 4 makes one however few are wished.
+            System.out.println("forbidden " + error.getResponseCode());
         }
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("billing", hook);
         consumer.setNamesrvAddr(nameServer);
@@ -44,7 +59,6 @@ public final class ProtectedClient {
         System.out.println("consumed " + count);
         consumer.shutdown();
         producer.shutdown();
-        System.exit(0);
     }
 
     private static byte[] bytes(String text) {
