@@ -1,8 +1,8 @@
 """The hooks of a broker: what clients send and consume, for tracing, metering, audits and checks.
 
 They run in the broker's process, on the thread of its event loop, without isolation: all clients wait meanwhile.
-A broker without hooks pays nothing for them. `reput serve` loads those that the setting ``broker_hooks`` names, from the
-entry-point group ``reput.broker_hooks``.
+A broker without hooks pays nothing for them. `reput serve` loads those that the setting ``broker_hooks`` names, from
+the entry-point group ``reput.broker_hooks``.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_a_send_is_seen_before_and_after(client, seen):
 
 def test_each_message_of_a_batch_is_seen(client, seen):
     """In one call."""
-    from broker.test_send_message import batch
+    from broker.requests.test_send_message import batch
 
     answer = client.send_message("T", batch(b"a", b"bc"), code=Code.SEND_BATCH_MESSAGE, fields={"batch": "true"})
     assert [message.body_size for message in seen.sent[0].messages] == [1, 2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from broker.test_send_message import stored
 
+from broker.requests.test_send_message import stored
 from delivering import wait_until
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode

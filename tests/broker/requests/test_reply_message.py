@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broker.test_send_message import stored
-
+from broker.requests.test_send_message import stored
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 from serving import send_fields
