@@ -9,15 +9,8 @@ import os
 import pytest
 
 from delivering import wait_until
-from reput.broker import (
-    broker_topics,
-    connected_clients,
-    consumer_offsets,
-    pending_puts,
-    pull_message,
-    reply_message,
-    send_message,
-)
+from reput.broker.requests import consumer_offsets, pending_puts, pull_message, reply_message, send_message
+from reput.broker.state import broker_topics, connected_clients
 from reput.consume.registry import subscription_groups
 from reput.remoting import connection as connection_module
 from reput.remoting.request_code import RequestCode as Code

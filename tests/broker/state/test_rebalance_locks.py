@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from reput.broker import rebalance_locks
+from reput.broker.state import rebalance_locks
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 
