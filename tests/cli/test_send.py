@@ -91,10 +91,11 @@ def test_what_cannot_be_sent_makes_no_store(store, arguments, named, capsys):
 
 
 def test_an_address_is_not_taken_for_a_directory(capsys, tmp_path, monkeypatch):
-    """A store called 127.0.0.1:9876 would be a mistake."""
+    """A store called 127.0.0.1:1 would be a mistake."""
     monkeypatch.chdir(tmp_path)
-    assert main(["send", "127.0.0.1:9876", "orders", "--count", "1"]) == 3
-    assert "target=127.0.0.1:9876" in capsys.readouterr().err
+    # Nothing listens on the first port.
+    assert main(["send", "127.0.0.1:1", "orders", "--count", "1"]) == 3
+    assert "address=127.0.0.1:1" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

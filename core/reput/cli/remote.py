@@ -28,6 +28,8 @@ __all__ = ["connected", "consume_group", "is_address", "print_brokers", "topic_r
 QUIET_S = 1.0
 FOLLOW_INTERVAL_S = 0.2
 WATCH_INTERVAL_S = 1.0
+# A person waits for the answer.
+PUT_TIMEOUT_S = 3.0
 BROKER_COLUMNS = ("cluster", "broker_name", "broker_id", "address", "version", "put_tps", "get_tps", "error")
 
 
@@ -49,7 +51,7 @@ def connected(target: Path, config: Path | None, assignments: list[str] | None) 
         raise typer.BadParameter(
             f"--config and --set are for a store, brokers have their own settings: TARGET={target}"
         )
-    with connect(str(target)) as client:
+    with connect(str(target), timeout=PUT_TIMEOUT_S) as client:
         yield client
 
 
