@@ -13,24 +13,34 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
  * Runs commands of mqadmin, and the clients that they are about, in one process.
  *
  * <p>The argument is the address of a name server. One JSON object a line on standard input is a question, one on
- * standard output its answer: {"do":"admin","arguments":[...]}, {"do":"send",...}, {"do":"consume",...}.
+ * standard output its answer:
+ *
+ * <pre>
+ * {"do":"admin","arguments":["topicRoute","-t","T"]}           what the command printed
+ * {"do":"send","group":g,"topic":T,"queueId":0,"key":k,"body":b}
+ * {"do":"consume","group":g,"topic":T}                         a consumer that takes all, until {"do":"leave","group":g}
+ * {"do":"received","group":g}                                  how many messages it has got
+ * </pre>
  */
 public final class Admin {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
     private final String nameServer;
     private final Map<String, DefaultMQPushConsumer> consumers = new HashMap<>();
+    private final Map<String, AtomicInteger> received = new HashMap<>();
     private DefaultMQProducer producer;
 
     private Admin(String nameServer) {
@@ -67,6 +77,10 @@ public final class Admin {
                 return send(question);
             case "consume":
                 return consume(question);
+            case "received":
+                JsonObject count = new JsonObject();
+                count.addProperty("count", received.get(question.get("group").getAsString()).get());
+                return count;
             case "leave":
                 consumers.remove(question.get("group").getAsString()).shutdown();
                 return new JsonObject();
@@ -111,12 +125,12 @@ public final class Admin {
             "tag",
             question.get("key").getAsString(),
             question.get("body").getAsString().getBytes(StandardCharsets.UTF_8));
-        SendResult result = producer.send(message);
+        String broker = producer.fetchPublishMessageQueues(message.getTopic()).get(0).getBrokerName();
+        MessageQueue queue = new MessageQueue(message.getTopic(), broker, question.get("queueId").getAsInt());
+        SendResult result = producer.send(message, queue);
         JsonObject answer = new JsonObject();
         answer.addProperty("msgId", result.getMsgId());
         answer.addProperty("offsetMsgId", result.getOffsetMsgId());
-        answer.addProperty("queueId", result.getMessageQueue().getQueueId());
-        answer.addProperty("queueOffset", result.getQueueOffset());
         return answer;
     }
 
@@ -128,9 +142,13 @@ public final class Admin {
         consumer.setInstanceName("consumer");
         consumer.setPersistConsumerOffsetInterval(500);
         consumer.subscribe(question.get("topic").getAsString(), "*");
-        consumer.registerMessageListener(
-            (MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        AtomicInteger count = new AtomicInteger();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            count.addAndGet(messages.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
         consumer.start();
+        received.put(group, count);
         consumers.put(group, consumer);
         JsonObject answer = new JsonObject();
         answer.addProperty("clientId", consumer.buildMQClientId());
