@@ -121,6 +121,18 @@ def test_a_batch_is_stored_as_a_unit(broker, client):
     assert answer.ext_fields["queueOffset"] == "0"
 
 
+@pytest.mark.parametrize("of_batch", [{}, {"UNIQ_KEY": "C0A80001" * 4}])
+def test_messages_of_a_batch_without_a_unique_key_stay_without(broker, client, of_batch):
+    """The Go client sends them so, and RocketMQ stores them so; others get what the batch has."""
+    inner = bytes(12) + (1).to_bytes(4, "big") + b"x" + bytes(2)
+    body = (len(inner) + 4).to_bytes(4, "big") + inner
+    answer = client.send_message("T", body, of_batch, code=Code.SEND_BATCH_MESSAGE, fields={"batch": "true"})
+    assert answer.code == ResponseCode.SUCCESS
+    (record,) = stored(broker, "T")
+    added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+    assert record.properties == {**of_batch, **added}
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"x", batch(b"a")[:-1], batch(b"a") + b"x", b"\xff" * 40, bytes(22), b"\x7f\xff\xff\xff" * 10]
 )

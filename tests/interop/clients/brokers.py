@@ -22,7 +22,7 @@ from command_line import REPUT
 from delivering import wait_until
 from interop.java_program import java_command
 
-__all__ = ["Launched", "NameServer", "RealBroker", "ReputBroker"]
+__all__ = ["GET_BROKER_CLUSTER_INFO", "Launched", "NameServer", "RealBroker", "ReputBroker", "ask"]
 
 STOP_SECONDS_MAX = 60.0
 BROKER_HEAP = "-Xmx256m"
@@ -50,9 +50,12 @@ SETTINGS: dict[str, object] = {
     "transactionCheckInterval": 2000,
     "traceTopicEnable": "true",
 }
+QUEUES = ("Send", "Pull", "LitePull", "Reply", "Heartbeat", "Transaction", "Ack", "AdminBroker")
 # What only RocketMQ has.
 REAL_SETTINGS: dict[str, object] = {
     "timerWheelEnable": "false",
+    # On a busy machine requests wait longer than it likes, and are refused.
+    **dict.fromkeys((f"waitTimeMillsIn{name}Queue" for name in QUEUES), 60_000),
     # Version 5 settles transactions in batches.
     "transactionOpBatchInterval": 200,
     "enableScheduleAsyncDeliver": "false",

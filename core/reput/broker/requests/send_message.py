@@ -183,7 +183,12 @@ class SendMessageProcessor:
         if found is None:
             return False
         head = self.head(connection, header)
-        prepared, uniq_key = self.prepared(header, queue_id, body, header.flag, head, data, found, self.added_data)
+        added = self.added_data
+        uniq_key = found.get(b"UNIQ_KEY")
+        if uniq_key is None:
+            uniq_key = found[b"UNIQ_KEY"] = new_uniq_key(head.born_host).encode()
+            added = b"UNIQ_KEY\x01%b\x02%b" % (uniq_key, added)
+        prepared = self.prepared(header, queue_id, body, header.flag, head, data, found, added)
         answer = partial(self.answer, request, connection, queue_id, uniq_key.decode())
         self.puts.add(None, prepared, answer, waits=found.get(b"WAIT") != DOES_NOT_WAIT)
         return True
@@ -207,20 +212,16 @@ class SendMessageProcessor:
         data: bytes,
         found: dict[bytes, bytes],
         added: bytes,
-    ) -> tuple[Prepared, bytes]:
-        """Return a message with the properties *data*, which are *found*, and what is *added*; and its unique key.
+    ) -> Prepared:
+        """Return a message with the properties *data*, which are *found*, and what is *added*.
 
         Raises:
             MessageIllegal: it breaks a limit.
         """
-        uniq_key = found.get(b"UNIQ_KEY")
         if data and not data.endswith(b"\x02"):
             data += b"\x02"
-        if uniq_key is None:
-            uniq_key = new_uniq_key(head.born_host).encode()
-            data += b"UNIQ_KEY\x01" + uniq_key + b"\x02"
         tags = found.get(b"TAGS")
-        prepared = self.preparer.prepare_sent(
+        return self.preparer.prepare_sent(
             header.topic,
             queue_id,
             body,
@@ -229,9 +230,8 @@ class SendMessageProcessor:
             data + added,
             tags=None if tags is None else tags.decode(),
             keys=found.get(b"KEYS", b""),
-            uniq_key=uniq_key,
+            uniq_key=found.get(b"UNIQ_KEY", b""),
         )
-        return prepared, uniq_key
 
     # Messages whose properties are decoded.
 
@@ -326,6 +326,8 @@ class SendMessageProcessor:
     ) -> RemotingCommand | None:
         """Answer a send of several messages of one topic. Each also gets the properties of the batch.
 
+        Those without a unique key stay without, as the Go client sends them and RocketMQ stores them.
+
         Raises:
             RequestRefused: MESSAGE_ILLEGAL; the topic takes no batches, or the body is none.
             StoreError: not all of its messages could be stored.
@@ -365,7 +367,7 @@ class SendMessageProcessor:
             if found is None or not of_batch.keys().isdisjoint([name.decode() for name in found]):
                 # They are stored together, so all go the longer way.
                 return appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
-            prepared.append(self.prepared(header, queue_id, part, flag, head, data, found, added_data)[0])
+            prepared.append(self.prepared(header, queue_id, part, flag, head, data, found, added_data))
         return appender.append_prepared_batch(prepared)
 
     def decoded_batch(
@@ -375,7 +377,6 @@ class SendMessageProcessor:
         messages = []
         for flag, part, data in batch_messages(body):
             properties = parse_properties(data.decode("utf-8", "replace"))
-            properties.setdefault("UNIQ_KEY", new_uniq_key(self.store_host))
             message = self.message(connection, header, queue_id, part, properties | added)
             messages.append(msgspec.structs.replace(message, flag=flag, delay_level=0))
         return messages
