@@ -31,8 +31,8 @@ from reput.process.system.command import role_command
 __all__ = ["become_keeper", "keep"]
 
 MAIN = Path(__file__).with_name("__main__.py")
-# A broker that lived so long has earned a restart at once.
-LIVED_S = 10.0
+# A broker that served clients so long has earned a restart at once: they wait for it.
+SERVED_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
 # Starts that fail one after the other before the keeper gives up.
 FAILURES_MAX = 10
@@ -103,17 +103,17 @@ class Keeper:
         signal.signal(signal.SIGHUP, self.reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         while True:
-            begin = time.monotonic()
             error = self.wait_until_ready()
+            ready = time.monotonic()
             code = os.waitstatus_to_exitcode(os.waitpid(self.started.pid, 0)[1])
             if self.is_stopping:
                 return 0 if code == 0 else 1
             self.failures = 0 if error is None else self.failures + 1
             if error is not None and (not self.was_ready or self.failures >= FAILURES_MAX):
                 raise error
-            lived = time.monotonic() - begin
-            logger.error("the broker has ended and is started again: exit_code=%d lived_s=%.1f", code, lived)
-            if lived > LIVED_S:
+            served = time.monotonic() - ready if error is None else 0.0
+            logger.error("the broker has ended and is started again: exit_code=%d served_s=%.1f", code, served)
+            if served > SERVED_S:
                 self.pause = PAUSE_MIN_S
             else:
                 self.rest(self.pause)

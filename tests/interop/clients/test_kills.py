@@ -49,7 +49,7 @@ def test_no_acknowledged_message_is_lost_when_the_broker_is_killed_under_load(
     )
     pauses = []
     for _ in range(KILLS):
-        clients.advance("produce", 50)
+        clients.advance("produce", 300)
         clients.advance("consume")
         pauses.append(round(kill(broker), 2))
     # For the reader of a report: no test depends on it.
