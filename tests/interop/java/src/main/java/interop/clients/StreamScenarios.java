@@ -20,6 +20,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  */
 final class StreamScenarios {
     private static final int REPORT_EVERY_MS = 20;
+    private static final int QUIET_MS = 3000;
     private static final CountDownLatch END = new CountDownLatch(1);
 
     static void addTo(Map<String, Scenario> scenarios, PrintStream out) {
@@ -120,10 +121,14 @@ final class StreamScenarios {
         received.concurrently(consumer);
         consumer.start();
         int reported = -1;
-        while (END.getCount() > 0) {
+        int quietMs = 0;
+        // What was sent last comes after the end.
+        while (END.getCount() > 0 || quietMs < QUIET_MS) {
+            quietMs += REPORT_EVERY_MS;
             if (received.count() != reported) {
                 reported = received.count();
                 report(out, session, reported);
+                quietMs = 0;
             }
             Thread.sleep(REPORT_EVERY_MS);
         }

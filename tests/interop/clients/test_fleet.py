@@ -1,0 +1,47 @@
+"""Two brokers of reput and one of RocketMQ under RocketMQ's name server: to clients they are one cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivering import wait_until
+from interop.clients.brokers import NameServer
+from interop.clients.java_clients import RunningClients, run_java
+
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow, pytest.mark.long]
+
+VERSION = "5.3.3"
+
+
+def test_a_topic_lies_over_three_brokers_of_two_kinds(reput_broker, real_broker, ending, tmp_path):
+    """Producers and consumers use all of them, go on when one is killed, and use it again when it is back."""
+    server = NameServer(VERSION, tmp_path / "names").wait()
+    reputs = {
+        name: reput_broker(name=name, settings={"brokerName": name}, name_server=server.address)
+        for name in ("reput-a", "reput-b")
+    }
+    real = real_broker(VERSION, settings={"brokerName": "real-c"}, server=server)
+    names = {*reputs, "real-c"}
+    wait_until(lambda: all(name.encode() in server.brokers() for name in names))
+    # The template's queues are those of all brokers, so each of them creates the topic.
+    sent = run_java(VERSION, tmp_path / "first", server.address, "send=fleet:60:first")["send"]
+    assert {line.split()[0] for line in sent.lines} == names
+
+    clients = RunningClients(VERSION, tmp_path / "clients", server.address, "produce=fleet", "consume=fleet:group")
+    clients.advance("produce", 200)
+    clients.advance("consume", 200)
+    pid = reputs["reput-a"].place()["pid"]
+    reputs["reput-a"].kill_broker()
+    clients.advance("produce", 200)
+    wait_until(lambda: reputs["reput-a"].place()["pid"] != pid)
+    real.kill()
+    clients.advance("produce", 200)
+    real.launch()
+    clients.advance("produce", 300)
+    clients.advance("consume", 300)
+    said = clients.finish()
+    server_lines = said["produce"].lines
+    assert not said["produce"].error
+    assert set(server_lines) <= set(said["consume"].lines)
+    # All of them have messages at the end, too.
+    assert {line.split()[0] for line in server_lines[-100:]} == names
