@@ -172,7 +172,7 @@ class Broker:
         """Accept connections on a socket that is bound."""
         await self.server.listen(listener)
 
-    # ConnectedClients.
+    # Clients.
 
     def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
         """Tell the connections of a group that it has changed."""

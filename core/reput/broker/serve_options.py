@@ -34,7 +34,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """ConnectedClients can connect."""
+    """Clients can connect."""
 
     pid: int
 

@@ -40,7 +40,7 @@ def test_both_forms_of_the_header_store_the_same(broker, client):
 
 
 def test_the_answer_says_where_the_message_is(broker, client):
-    """ConnectedClients take the ids from it."""
+    """Clients take the ids from it."""
     answer = client.send_message("T", queue_id=2, properties={"UNIQ_KEY": "C0A80001" * 4})
     assert answer.code == ResponseCode.SUCCESS
     fields = answer.ext_fields

@@ -18,7 +18,7 @@ def members(client, group):
 
 
 def test_a_heartbeat_answers_with_a_version_that_clients_take_for_new(client):
-    """ConnectedClients keep the version of the answer; from 401 on they expect strict JSON."""
+    """Clients keep the version of the answer; from 401 on they expect strict JSON."""
     answer = client.heartbeat("one")
     assert answer.code == ResponseCode.SUCCESS
     assert answer.version >= 401
@@ -31,7 +31,7 @@ def test_the_own_id_is_listed_at_once(client):
 
 
 def test_a_group_without_members_is_refused_with_its_name(client):
-    """ConnectedClients read code 1 as "no consumers"."""
+    """Clients read code 1 as "no consumers"."""
     answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "none"})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == "no consumer for this group, none"
