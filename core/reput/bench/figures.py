@@ -180,6 +180,17 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         ),
         at_most("delivered late, max", "delivered_late.max_us", "ms", scale=MS),
     ),
+    "serve": (
+        at_least("aput through the broker", "aput.per_s", "1/s", 73_500),
+        at_least("aput_batch of 32 through the broker", "aput_batch.per_s", "1/s"),
+        at_most("one put after the other, p50", "one_by_one.p50_us", "µs"),
+        at_least("received from the broker", "received.per_s", "1/s"),
+        at_most("put to received through the broker, p50", "end_to_end.p50_us", "µs", 300),
+        at_most("put to received through the broker, p99", "end_to_end.p99_us", "µs"),
+        at_most("ready for clients", "ready_ms", "ms", 600),
+        at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", 120, scale=MIB),
+        at_most("memory of 2,000 idle connections", "idle.anonymous_bytes", "MiB", 40, scale=MIB),
+    ),
     "export": (
         at_least("decode", "decode.mb_per_s", "MB/s", 800),
         at_least("export to Delta, warm", "export.mb_per_s", "MB/s", 300),

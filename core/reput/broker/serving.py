@@ -26,6 +26,7 @@ from reput.broker.broker import Broker
 from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
+from reput.in_thread import in_thread
 from reput.process.control.configuration import Configuration
 from reput.remoting.remoting_server import CONNECTIONS_MAX
 from reput.store.state.broker_place import BrokerPlace, remove_broker_place, write_broker_place
@@ -98,7 +99,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
             connections_max=connections_max(),
         )
     except ReputError as error:
-        await asyncio.to_thread(engine.close)
+        await in_thread(engine.close)
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
     loop.add_signal_handler(signal.SIGHUP, broker.reload)
@@ -119,7 +120,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     await broker.close()
     with contextlib.suppress(OSError):
         remove_broker_place(engine.directory)
-    await asyncio.to_thread(engine.close)
+    await in_thread(engine.close)
     return 0
 
 

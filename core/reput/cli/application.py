@@ -105,6 +105,7 @@ for name, measure in (
     ("read", bench.read),
     ("rebuild", bench.rebuild),
     ("ring", bench.ring),
+    ("serve", bench.serve),
     ("sync", bench.sync),
 ):
     benches.command(name, epilog=epilog(bench.EXAMPLES[name]))(measure)

@@ -26,6 +26,7 @@ __all__ = [
     "read",
     "rebuild",
     "ring",
+    "serve",
     "sync",
 ]
 
@@ -39,6 +40,7 @@ EXAMPLES = {
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
     "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
+    "serve": "reput bench serve --count 2000",
     "sync": "reput bench sync --count 5000",
 }
 DirectoryOption = Annotated[
@@ -285,6 +287,25 @@ def ring(
     from reput.bench.ring import measure_ring
 
     print_report(measure_ring(requests=requests, rounds=rounds, wake_ups=wake_ups), output_format)
+
+
+def serve(
+    directory: DirectoryOption = None,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", parser=whole_number(1), help="Messages per rate.")
+    ] = 200_000,
+    size: SizeOption = 1024,
+    in_flight: Annotated[
+        int,
+        typer.Option("--in-flight", metavar="N", parser=whole_number(1), help="Tasks that put at the same time."),
+    ] = 256,
+    output_format: ReportOption = OutputFormat.JSON,
+) -> None:
+    """Measure a broker through the Python client: puts, batches, receiving, latency, start, memory."""
+    from reput.bench.serve import measure_serve
+
+    report = measure_serve(directory, count=count, body_size=size, in_flight=in_flight)
+    print_report(report, output_format)
 
 
 def sync(
