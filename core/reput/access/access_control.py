@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +21,7 @@ from reput.access.plain_acl import PlainAcl
 from reput.access.request_needs import NAME_SERVER_READS, NAME_SERVER_WRITES
 from reput.errors import ConfigError, RequestRefused
 from reput.remoting.connection import Connection
+from reput.remoting.peer_credentials import peer_uid
 from reput.remoting.remoting_command import RemotingCommand
 
 __all__ = ["AccessControl", "Rules", "auth", "plain_acl"]
@@ -32,7 +31,6 @@ LOOK_S = 1.0
 FILE_SIZE_MAX = 16 << 20
 HOST = "access_host"
 LOOPBACK = ("127.", "::1", "::ffff:127.")
-CREDENTIALS = struct.Struct("3i")
 # Refusals are logged at most once in so many seconds; strangers decide how many there are.
 LOG_PAUSE_S = 1.0
 
@@ -132,17 +130,11 @@ class AccessControl:
 
 
 def host_of(connection: Connection) -> str:
-    """Return the IP address of the other side; "": it is trusted; "local": another user of this machine."""
-    transport = connection.transport
-    assert transport is not None
-    peer = transport.get_extra_info("socket")
-    if peer.family != socket.AF_UNIX:
-        return connection.peer.rpartition(":")[0].strip("[]").partition("%")[0]
-    # A copy of the descriptor: not every loop's socket tells options.
-    with socket.socket(fileno=os.dup(peer.fileno())) as copy:
-        credentials = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, user, _ = CREDENTIALS.unpack(credentials)
-    return "" if user in (0, os.geteuid()) else "local"
+    """Return the IP address of the other side; "": it is trusted, as the server lets others not use a Unix socket."""
+    assert connection.transport is not None
+    if peer_uid(connection.transport) is not None:
+        return ""
+    return connection.peer.rpartition(":")[0].strip("[]").partition("%")[0]
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:

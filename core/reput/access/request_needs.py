@@ -17,6 +17,7 @@ Source: RocketMQ acl, PlainAccessResource.parse and Permission.ADMIN_CODE.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -167,25 +168,8 @@ decode_heartbeat = msgspec.json.Decoder(HeartbeatNeeds, strict=False).decode
 
 def needs_of(request: RemotingCommand) -> list[Need]:
     """Return the permissions that a request needs. Missing fields need none: the processor refuses them."""
-    fields, code = request.ext_fields, request.code
-    if code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
-        return sending(fields.get("b", ""))
-    if code == Code.SEND_MESSAGE:
-        return sending(fields.get("topic", ""))
-    if code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.UPDATE_CONSUMER_OFFSET):
-        return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
-    if code == Code.QUERY_MESSAGE:
-        return reading(fields.get("topic", ""))
-    if code == Code.CONSUMER_SEND_MSG_BACK:
-        return [Need(fields.get("group", ""), SUB, True)]
-    if code == Code.GET_CONSUMER_LIST_BY_GROUP or (code == Code.UNREGISTER_CLIENT and fields.get("consumerGroup")):
-        return [Need(fields.get("consumerGroup", ""), SUB, True)]
-    if code in (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2):
-        topic = fields.get("topic" if code == Code.SEND_REPLY_MESSAGE else "b", "")
-        return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
-    if code == Code.HEART_BEAT:
-        return of_heartbeat(request.body_bytes)
-    return []
+    needs = NEEDS.get(request.code)
+    return [] if needs is None else needs(request)
 
 
 def more_needs_of(request: RemotingCommand) -> list[Need]:
@@ -219,10 +203,10 @@ def reading(topic: str) -> list[Need]:
     return [Need(topic, SUB)]
 
 
-def of_heartbeat(body: bytes) -> list[Need]:
+def of_heartbeat(request: RemotingCommand) -> list[Need]:
     """Return what a heartbeat needs; one that cannot be read needs nothing, and is refused by its processor."""
     try:
-        heartbeat = decode_heartbeat(body)
+        heartbeat = decode_heartbeat(request.body_bytes)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
     needs: list[Need] = []
@@ -231,3 +215,68 @@ def of_heartbeat(body: bytes) -> list[Need]:
         for subscription in consumer.subscription_data_set or ():
             needs += reading(subscription.topic)
     return needs
+
+
+def of_long_send(request: RemotingCommand) -> list[Need]:
+    """Return what a send needs whose fields have their long names."""
+    return sending(request.ext_fields.get("topic", ""))
+
+
+def of_short_send(request: RemotingCommand) -> list[Need]:
+    """Return what a send needs whose fields have their short names."""
+    return sending(request.ext_fields.get("b", ""))
+
+
+def of_long_reply(request: RemotingCommand) -> list[Need]:
+    """Return what a reply needs whose fields have their long names."""
+    topic = request.ext_fields.get("topic", "")
+    return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
+
+
+def of_short_reply(request: RemotingCommand) -> list[Need]:
+    """Return what a reply needs whose fields have their short names."""
+    topic = request.ext_fields.get("b", "")
+    return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
+
+
+def of_consuming(request: RemotingCommand) -> list[Need]:
+    """Return what a request needs that consumes a topic for a group."""
+    fields = request.ext_fields
+    return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
+
+
+def of_query(request: RemotingCommand) -> list[Need]:
+    """Return what a query needs."""
+    return reading(request.ext_fields.get("topic", ""))
+
+
+def of_send_back(request: RemotingCommand) -> list[Need]:
+    """Return what a consumer needs that sends a message back."""
+    return [Need(request.ext_fields.get("group", ""), SUB, True)]
+
+
+def of_member_list(request: RemotingCommand) -> list[Need]:
+    """Return what the list of a group's members needs."""
+    return [Need(request.ext_fields.get("consumerGroup", ""), SUB, True)]
+
+
+def of_unregistration(request: RemotingCommand) -> list[Need]:
+    """Return what a client needs that leaves its groups."""
+    return of_member_list(request) if request.ext_fields.get("consumerGroup") else []
+
+
+NEEDS: dict[int, Callable[[RemotingCommand], list[Need]]] = {
+    Code.SEND_MESSAGE: of_long_send,
+    Code.SEND_MESSAGE_V2: of_short_send,
+    Code.SEND_BATCH_MESSAGE: of_short_send,
+    Code.SEND_REPLY_MESSAGE: of_long_reply,
+    Code.SEND_REPLY_MESSAGE_V2: of_short_reply,
+    Code.PULL_MESSAGE: of_consuming,
+    Code.LITE_PULL_MESSAGE: of_consuming,
+    Code.UPDATE_CONSUMER_OFFSET: of_consuming,
+    Code.QUERY_MESSAGE: of_query,
+    Code.CONSUMER_SEND_MSG_BACK: of_send_back,
+    Code.GET_CONSUMER_LIST_BY_GROUP: of_member_list,
+    Code.UNREGISTER_CLIENT: of_unregistration,
+    Code.HEART_BEAT: of_heartbeat,
+}
