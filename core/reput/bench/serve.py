@@ -26,7 +26,7 @@ from reput.bench.user_command import REPUT, user_environment
 if TYPE_CHECKING:
     from reput.client.client import Client
 
-__all__ = ["ServedStore", "measure_serve"]
+__all__ = ["MeasuredBroker", "measure_serve"]
 
 READY = re.compile(r"ready broker=(\S+) name_server=(\S+) pid=(\d+) ")
 BATCH = 32
@@ -38,7 +38,7 @@ PER_S = 1_000
 IDLE_CONNECTIONS = 2_000
 
 
-class ServedStore:
+class MeasuredBroker:
     """A running `reput serve`.
 
     Attributes:
@@ -63,7 +63,7 @@ class ServedStore:
 
 
 @contextmanager
-def serving(store: Path, log: Path) -> Iterator[ServedStore]:
+def serving(store: Path, log: Path) -> Iterator[MeasuredBroker]:
     """Serve *store* in a ``with`` block."""
     command = [*REPUT, "serve", str(store), "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0"]
     begin = time.monotonic()
@@ -74,7 +74,7 @@ def serving(store: Path, log: Path) -> Iterator[ServedStore]:
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        yield ServedStore(process, line, (time.monotonic() - begin) * 1000)
+        yield MeasuredBroker(process, line, (time.monotonic() - begin) * 1000)
     finally:
         process.terminate()
         process.communicate(timeout=WAIT_S)
@@ -103,7 +103,7 @@ def measure_serve(
         return report
 
 
-async def measure_client(served: ServedStore, count: int, body: bytes, in_flight: int) -> dict[str, Any]:
+async def measure_client(served: MeasuredBroker, count: int, body: bytes, in_flight: int) -> dict[str, Any]:
     """Measure with one client in one loop."""
     client = reput.connect(served.name_server)
     try:
@@ -212,7 +212,7 @@ async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
     return {"per_s": PER_S, **percentiles(taken)}
 
 
-def measure_idle(served: ServedStore) -> dict[str, Any]:
+def measure_idle(served: MeasuredBroker) -> dict[str, Any]:
     """Measure what connections without requests take."""
     host, _, port = served.broker.rpartition(":")
     before = group_memory(served.pids())["anonymous_bytes"]

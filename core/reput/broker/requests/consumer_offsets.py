@@ -20,6 +20,7 @@ __all__ = ["ConsumerOffsetProcessor"]
 SUCCESS = ResponseCode.SUCCESS
 # Pairs of topic and group whose offsets are kept.
 ROWS_MAX = 1_000_000
+UNKNOWN_QUEUES_MAX = 1024
 # Bytes of the messages that a query returns.
 QUERY_SIZE_MAX = 8 << 20
 
@@ -56,11 +57,15 @@ class ConsumerOffsetProcessor:
         self.services.groups.require(group)
         if self.services.topics.find(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
-        if not self.has_queue(topic, queue_id):
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER, f"the topic has no such queue: topic={topic!r} queue_id={queue_id}"
-            )
         table = self.offsets.offset_table
+        # RocketMQ stores the offset of any queue id, so the number of ids that no queue has is bounded.
+        row = table.get(f"{topic}@{group}", {})
+        if queue_id not in row and len(row) >= UNKNOWN_QUEUES_MAX and not self.has_queue(topic, queue_id):
+            raise RequestRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the group has committed offsets of too many queues that the topic lacks: topic={topic!r} "
+                f"queue_id={queue_id} unknown_queues_max={UNKNOWN_QUEUES_MAX}",
+            )
         if len(table) >= ROWS_MAX and f"{topic}@{group}" not in table:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
