@@ -12,6 +12,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Push consumers. */
 final class ConsumeScenarios {
@@ -24,6 +25,7 @@ final class ConsumeScenarios {
         scenarios.put("consume-sql-refused", ConsumeScenarios::sqlRefused);
         scenarios.put("consume-from-where", ConsumeScenarios::fromWhere);
         scenarios.put("consume-offset-reset", ConsumeScenarios::offsetReset);
+        scenarios.put("consume-offset-reset-by-tools", ConsumeScenarios::offsetResetByTools);
         scenarios.put("consume-as-it-comes", ConsumeScenarios::asItComes);
     }
 
@@ -203,17 +205,47 @@ final class ConsumeScenarios {
         DefaultMQProducer producer = session.producer(1);
         List<MessageQueue> queues = session.create(producer, session.topic());
         session.send(producer, session.topic(), "1", "2", "3", "4", "5");
-        for (long offset : new long[] {3, 1, 5}) {
-            Offsets.commit(session, session.group(), queues.get(0), offset);
+        for (long offset : new long[] {0, 3, 1, 5}) {
+            if (offset > 0) {
+                Offsets.commit(session, producer, session.group(), queues.get(0), offset);
+            }
             Received received = new Received();
             DefaultMQPushConsumer consumer = session.consumer(session.group());
             consumer.subscribe(session.topic(), "*");
             received.concurrently(consumer);
             consumer.start();
-            received.await((int) (6 - offset));
+            received.await(offset == 0 ? 5 : (int) (6 - offset));
             consumer.shutdown();
             session.say("from", offset, received.sortedBodies(), Offsets.committed(session, session.group(), queues));
         }
+    }
+
+    /** The administrator's tools set a group back while it consumes, through the broker. */
+    private static void offsetResetByTools(Session session) throws Exception {
+        DefaultMQProducer producer = session.producer(2);
+        List<MessageQueue> queues = session.create(producer, session.topic());
+        for (int i = 0; i < 10; i++) {
+            producer.send(Session.message(session.topic(), "body" + i), queues.get(i % 2));
+        }
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = session.consumer(session.group());
+        consumer.subscribe(session.topic(), "*");
+        received.concurrently(consumer);
+        consumer.start();
+        received.await(10);
+        DefaultMQAdminExt tools = new DefaultMQAdminExt();
+        tools.setNamesrvAddr(session.nameServer);
+        tools.setInstanceName(Session.instance());
+        tools.start();
+        try {
+            session.say("reset", new TreeMap<>(tools.resetOffsetByTimestamp(session.topic(), session.group(), 0, true)));
+            received.await(20);
+        } finally {
+            tools.shutdown();
+        }
+        session.say("consumed", received.sortedBodies());
+        consumer.shutdown();
+        session.sayAll("committed", Offsets.committed(session, session.group(), queues));
     }
 
     /** A consumer that waits gets each message as soon as it is there. */

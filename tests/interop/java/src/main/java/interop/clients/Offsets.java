@@ -6,14 +6,27 @@ import java.util.List;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** How far groups are. */
 final class Offsets {
+    /** A consumer commits by messages that nothing answers: the ends of the queues, if it got there, come in a moment. */
     @SuppressWarnings("deprecation")
     static List<String> committed(Session session, String group, Collection<MessageQueue> queues) throws Exception {
         DefaultMQPullConsumer consumer = session.pullConsumer(group);
         try {
+            for (int i = 0; i < 50; i++) {
+                boolean atEnd = true;
+                for (MessageQueue queue : queues) {
+                    atEnd &= consumer.fetchConsumeOffset(queue, true) == consumer.maxOffset(queue);
+                }
+                if (atEnd) {
+                    break;
+                }
+                Thread.sleep(50);
+            }
             List<String> offsets = new ArrayList<>();
             for (MessageQueue queue : queues) {
                 offsets.add(queue.getQueueId() + ": " + consumer.fetchConsumeOffset(queue, true));
@@ -24,15 +37,17 @@ final class Offsets {
         }
     }
 
-    @SuppressWarnings("deprecation")
-    static void commit(Session session, String group, MessageQueue queue, long offset) throws Exception {
-        DefaultMQPullConsumer consumer = session.pullConsumer(group);
+    /** Sets a known group back or ahead. */
+    static void commit(Session session, DefaultMQProducer producer, String group, MessageQueue queue, long offset) throws Exception {
+        DefaultMQAdminExt tools = new DefaultMQAdminExt();
+        tools.setNamesrvAddr(session.nameServer);
+        tools.setInstanceName(Session.instance());
+        tools.start();
         try {
-            // A pull makes the group known.
-            consumer.pull(queue, "*", 0, 1);
-            consumer.getDefaultMQPullConsumerImpl().getOffsetStore().updateConsumeOffsetToBroker(queue, offset, false);
+            String address = producer.getDefaultMQProducerImpl().getmQClientFactory().findBrokerAddressInPublish(queue.getBrokerName());
+            tools.updateConsumeOffset(address, group, queue, offset);
         } finally {
-            consumer.shutdown();
+            tools.shutdown();
         }
     }
 
