@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -49,8 +50,15 @@ final class PullScenarios {
         DefaultMQPullConsumer consumer = session.pullConsumer(session.group());
         MessageQueue queue = queues.get(0);
         // A client sends expressions to brokers whose version it knows.
-        consumer.pull(queue, "*", 0, 1);
-        consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().sendHeartbeatToAllBrokerWithLock();
+        Session.await(() -> {
+            consumer.pull(queue, "*", 0, 1);
+            try {
+                consumer.pull(queue, MessageSelector.bySql("n > 40"), 0, 1);
+                return true;
+            } catch (MQClientException notYet) {
+                return false;
+            }
+        });
         for (long offset : new long[] {0, 10, 50, 51, 52, 1000, -1}) {
             session.sayOutcome("* from " + offset, () -> describe(consumer.pull(queue, "*", offset, 7)));
         }
