@@ -16,13 +16,14 @@ import resource
 import secrets
 import signal
 import socket
+import threading
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reput.broker.broker import Broker
 from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
@@ -36,6 +37,7 @@ __all__ = ["serve"]
 
 # Each connection takes one, each open file of the store another.
 DESCRIPTORS_WANTED = 1 << 16
+BROKER_MODULE = "reput.broker.broker"
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +45,15 @@ logger = logging.getLogger(__name__)
 def serve(options: ServeOptions, report: int) -> int:
     """Serve a store until SIGTERM; return the exit code. `Ready` or `Failed` is written to the descriptor *report*."""
     directory = Path(options.store)
+    # The opening waits for the process of the supervisor; the broker's modules are loaded meanwhile.
+    loading = threading.Thread(target=import_module, args=(BROKER_MODULE,), name="reput-loading")
+    loading.start()
     try:
         engine = open_engine(directory, options)
     except ReputError as error:
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
+    loading.join()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(serve_engine(engine, options, report))
 
@@ -86,6 +92,8 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
 
 async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) -> int:
     """Serve an open store until SIGTERM, and close it."""
+    from reput.broker.broker import Broker
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
