@@ -337,7 +337,7 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
         of_batch = parse_properties(header.properties)
-        waits = of_batch.pop("WAIT", "true") != "false"
+        waits = of_batch.get("WAIT") != "false"
 
         def answer(results: list[PutMessageResult]) -> None:
             ids = ",".join([result.message_id for result in results])
@@ -360,14 +360,16 @@ class SendMessageProcessor:
         appender = self.engine.writer.appender
         added = of_batch | self.added
         added_data = encode_properties(added)
+        # They follow the message's own, as in RocketMQ, and of two with the same name the last counts.
+        of_all = plain_properties(encode_properties(of_batch)) if of_batch else {}
         head = self.head(connection, header)
         prepared: list[Prepared] = []
         for flag, part, data in batch_messages(body):
-            found = plain_properties(data) if self.takes_plain else None
-            if found is None or not of_batch.keys().isdisjoint([name.decode() for name in found]):
+            found = plain_properties(data) if self.takes_plain and of_all is not None else None
+            if found is None or of_all is None:
                 # They are stored together, so all go the longer way.
                 return appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
-            prepared.append(self.prepared(header, queue_id, part, flag, head, data, found, added_data))
+            prepared.append(self.prepared(header, queue_id, part, flag, head, data, found | of_all, added_data))
         return appender.append_prepared_batch(prepared)
 
     def decoded_batch(
