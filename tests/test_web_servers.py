@@ -31,7 +31,13 @@ ADDRESS = "server.sock"
 def folder(tmp_path) -> Path:
     """A folder with every file of the page in it."""
     files = FILE.findall(PAGE.read_text("utf-8"))
-    assert [name for name, _ in files] == ["shop.py", "shop_wsgi.py", "gunicorn.conf.py", "thumbnails.py"]
+    assert [name for name, _ in files] == [
+        "shop.py",
+        "shop_wsgi.py",
+        "gunicorn.conf.py",
+        "shop_broker.py",
+        "thumbnails.py",
+    ]
     for name, content in files:
         (tmp_path / name).write_text(content, "utf-8")
     return tmp_path
@@ -147,6 +153,30 @@ def test_with_preload_each_request_says_that_the_master_holds_the_store(folder, 
         wait_until(lambda: (folder / ADDRESS).exists() and "Booting worker" in program.printed)
         assert post(folder, b"order")[0] == 500
         program.wait_until_printed(f"its parent holds it: parent_pid={program.process.pid} ")
+
+
+def test_four_workers_put_through_a_broker(folder, monkeypatch):
+    """Each connects by the store's directory; the broker stores what all of them get."""
+    monkeypatch.chdir(folder)
+    # It is the configuration of a store inside one worker.
+    (folder / "gunicorn.conf.py").unlink()
+    ports = ("--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0")
+    broker = subprocess.Popen(
+        [Path(sys.executable).with_name("reput"), "serve", "store", *ports], stdout=subprocess.PIPE, text=True
+    )
+    with broker:
+        assert broker.stdout is not None
+        assert broker.stdout.readline().startswith("ready ")
+        command = ("gunicorn", "--workers", "4", "--threads", "8", "shop_broker:app", "--bind", f"unix:{ADDRESS}")
+        with running(folder, *command) as server:
+            wait_until(lambda: server.printed.count("Booting worker") == 4)
+            answers = [post(folder, b"order %d" % number) for number in range(20)]
+            assert [status for status, _ in answers] == [200] * 20, server.printed
+            server.end()
+        broker.terminate()
+    with reput.open(folder / "store", read_only=True) as store:
+        bodies = {record.body for record in store.records() if record.topic == "orders"}
+    assert bodies == {b"order %d" % number for number in range(20)}
 
 
 def test_a_pool_works_behind_one_consumer(folder):
