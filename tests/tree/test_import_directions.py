@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Of namesrv it takes the bodies of routes alone.
     "reput.client": {
         *BELOW_PROCESS,
+        "reput.access",
         "reput.argument_checks",
         "reput.consume",
         "reput.namesrv",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ WATCH_INTERVAL_S = 1.0
 PUT_TIMEOUT_S = 3.0
 BROKER_COLUMNS = ("cluster", "broker_name", "broker_id", "address", "version", "put_tps", "get_tps", "error")
 
+PREFIX = "REPUT_"
+# The arguments of `reput.connect` as variables of the environment.
+CREDENTIALS = ("REPUT_TLS", "REPUT_ACCESS_KEY", "REPUT_SECRET_KEY")
+
 
 def is_address(target: Path) -> bool:
     """Return whether a TARGET is a name server's ``HOST:PORT``, and no directory."""
@@ -51,7 +56,9 @@ def connected(target: Path, config: Path | None, assignments: list[str] | None) 
         raise typer.BadParameter(
             f"--config and --set are for a store, brokers have their own settings: TARGET={target}"
         )
-    with connect(str(target), timeout=PUT_TIMEOUT_S) as client:
+    # Not options: the command lines of processes can be read by every user of the machine.
+    account = {name.removeprefix(PREFIX).lower(): os.environ.get(name) or None for name in CREDENTIALS}
+    with connect(str(target), timeout=PUT_TIMEOUT_S, **account) as client:
         yield client
 
 

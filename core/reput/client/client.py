@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import sys
 import time
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from reput.argument_checks import OFFSET_MAX, require_path, require_seconds, req
 from reput.client.administration import ClusterAdministration
 from reput.client.allocation import STRATEGIES, Allocation
 from reput.client.background_loop import run_in
+from reput.client.credentials import NO_CREDENTIALS, Credentials, credentials
 from reput.client.group_session import GroupSession
 from reput.client.offsets import Offsets
 from reput.client.puts import Puts
@@ -67,9 +69,11 @@ class Client(Puts):
     belong to the process that made them.
     """
 
-    def __init__(self, target: str | os.PathLike[str], timeout: float) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str], timeout: float, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         """Programs call `reput.connect` instead."""
-        super().__init__(Sessions(target, timeout), PRODUCER_GROUP)
+        super().__init__(Sessions(target, timeout, credentials), PRODUCER_GROUP)
         self._consumers: set[RemoteConsumer] = set()
         self._transactions = Transactions(self._sessions)
 
@@ -528,7 +532,14 @@ async def closed_sender(sender: Sender) -> None:
     await sender.session.close()
 
 
-def connect(target: str | os.PathLike[str], *, timeout: float = TIMEOUT_S) -> Client:
+def connect(
+    target: str | os.PathLike[str],
+    *,
+    timeout: float = TIMEOUT_S,
+    tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
+) -> Client:
     """Return a client of RocketMQ-compatible brokers. Nothing is connected before it is needed.
 
         with reput.connect("127.0.0.1:9876") as client:
@@ -539,9 +550,12 @@ def connect(target: str | os.PathLike[str], *, timeout: float = TIMEOUT_S) -> Cl
             `reput serve` serves on this machine, which needs neither port nor name server; or ``unix:PATH`` of a
             broker's socket.
         timeout: seconds that a put may take while brokers are away.
+        tls: encrypts connections over the network: a file with the authorities that brokers' certificates are checked
+            with, or an `ssl.SSLContext`. None: they are not encrypted.
+        access_key, secret_key: the account that signs every request, for brokers that have accounts.
 
     Raises:
         ConfigError: an argument is wrong.
     """
     require_seconds("timeout", timeout)
-    return Client(target, timeout)
+    return Client(target, timeout, credentials(tls, access_key, secret_key))

@@ -50,7 +50,7 @@ class Session:
         self.target = target
         self.client_id = client_id
         self.loop = asyncio.get_running_loop()
-        self.remoting = RemotingClient(self.handle, greet=self.greet)
+        self.remoting = RemotingClient(self.handle, target.tls, self.greet, target.sign)
         self.routes = Routes(target, self.invoke_address)
         self.handlers: dict[int, Callable[[Connection, RemotingCommand], None]] = {}
         self.heartbeat: Callable[[], HeartbeatData] | None = None

@@ -9,6 +9,7 @@ import weakref
 from typing import NamedTuple
 
 from reput.client.background_loop import BackgroundLoop
+from reput.client.credentials import NO_CREDENTIALS, Credentials
 from reput.client.sender import Sender
 from reput.client.session import Session, new_client_id, own_address
 from reput.client.target import Target, parse_target
@@ -41,9 +42,12 @@ class Sessions:
         born_host: of messages, in its stored form.
     """
 
-    def __init__(self, target: str | os.PathLike[str], timeout: float) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str], timeout: float, credentials: Credentials = NO_CREDENTIALS
+    ) -> None:
         parse_target(target)
         self.target = target
+        self.credentials = credentials
         self.timeout = timeout
         self.born_host = encode_host(own_address(), 0)
         self.lock = threading.Lock()
@@ -55,7 +59,9 @@ class Sessions:
 
     def new_target(self) -> Target:
         """Return the target for one more session."""
-        return parse_target(self.target)
+        found = parse_target(self.target)
+        found.tls, found.sign = self.credentials.tls, self.credentials.sign
+        return found
 
     def here(self) -> Here:
         """Return what the running loop uses.

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from reput.argument_checks import require_path
@@ -17,6 +19,7 @@ from reput.errors import BrokerError, ConfigError
 from reput.remoting.connection import Connection
 from reput.remoting.peer_credentials import ROOT, is_trusted, peer_uid
 from reput.remoting.remoting_client import Unreachable, parse_address
+from reput.remoting.remoting_command import RemotingCommand
 from reput.store.state.broker_place import broker_place_owner, read_broker_place
 
 __all__ = ["NameServerTarget", "SocketTarget", "StoreTarget", "Target", "parse_target"]
@@ -26,7 +29,15 @@ SERVE_ADVICE = "Start it: reput serve STORE."
 
 
 class Target:
-    """Where a client finds brokers. Used in one event loop."""
+    """Where a client finds brokers. Used in one event loop.
+
+    Attributes:
+        tls: how connections are encrypted, but for those to Unix sockets; None: not at all.
+        sign: completes each request with the signature of an account; None: requests are not signed.
+    """
+
+    tls: ssl.SSLContext | None = None
+    sign: Callable[[RemotingCommand], None] | None = None
 
     def name_servers(self) -> list[str]:
         """Return the addresses to ask for routes, the one that answered last first.

@@ -52,6 +52,16 @@ class ClientConnection(Connection):
     read. A client bounds what it sends by the answers that it waits for.
     """
 
+    def __init__(self, handler: RequestHandler, sign: Callable[[RemotingCommand], None] | None) -> None:
+        """*sign* completes each request before it is sent; None: requests are sent as they are."""
+        super().__init__(handler)
+        self.sign = sign
+
+    def send(self, command: RemotingCommand) -> None:
+        if self.sign is not None and not command.is_response:
+            self.sign(command)
+        super().send(command)
+
     def pause_writing(self) -> None:
         """Go on reading."""
 
@@ -66,6 +76,7 @@ class RemotingClient:
         handler: receives requests sent by peers; None: they are answered with "not supported".
         tls: the TLS context; None: connections are not encrypted.
         greet: called with each new connection before anything else is sent on it.
+        sign: completes each request with an account's signature; None: requests are not signed.
     """
 
     def __init__(
@@ -73,10 +84,12 @@ class RemotingClient:
         handler: RequestHandler | None = None,
         tls: ssl.SSLContext | None = None,
         greet: Callable[[str, Connection], Awaitable[None]] | None = None,
+        sign: Callable[[RemotingCommand], None] | None = None,
     ) -> None:
         self.handler = handler or unsupported
         self.tls = tls
         self.greet = greet
+        self.sign = sign
         self.loop = asyncio.get_running_loop()
         self.connections: dict[str, Connection] = {}
         self.locks: dict[str, asyncio.Lock] = {}
@@ -112,7 +125,7 @@ class RemotingClient:
         """Open a connection."""
 
         def protocol() -> Connection:
-            return ClientConnection(self.handler)
+            return ClientConnection(self.handler, self.sign)
 
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
