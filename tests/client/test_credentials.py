@@ -74,7 +74,7 @@ def test_credentials_are_checked_before_anything_is_connected(tmp_path):
     """Half an account, and a file without authorities."""
     with pytest.raises(reput.ConfigError, match="access_key='only'"):
         reput.connect("127.0.0.1:1", access_key="only")
-    with pytest.raises(reput.ConfigError, match="absent.pem"):
+    with pytest.raises(reput.ConfigError, match=r"absent\.pem"):
         reput.connect("127.0.0.1:1", tls=tmp_path / "absent.pem")
     reput.connect("127.0.0.1:1", tls=ssl.create_default_context()).close()
 
