@@ -123,9 +123,15 @@ def decode_host(data: bytes) -> str:
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
 
+@lru_cache(256)
+def host_digits(store_host: bytes) -> str:
+    """Return the hex digits of a stored address."""
+    return store_host.hex().upper()
+
+
 def encode_message_id(store_host: bytes, commit_log_offset: int) -> str:
     """Return the store's own id of a record, in 32 (IPv4) or 56 (IPv6) upper-case hex digits."""
-    return (store_host + OFFSET.pack(commit_log_offset)).hex().upper()
+    return f"{host_digits(store_host)}{commit_log_offset:0{OFFSET_DIGITS}X}"
 
 
 def decode_message_id(message_id: str) -> int | None:
