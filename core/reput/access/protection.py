@@ -9,12 +9,7 @@ from reput.errors import ConfigError
 from reput.remoting.tls import ServerTls, TlsOptions
 from reput.settings import Settings
 
-__all__ = ["access_control", "is_protected", "server_tls"]
-
-
-def is_protected(settings: Settings) -> bool:
-    """Return whether clients need accounts."""
-    return settings.acl_enable or settings.authentication_enabled
+__all__ = ["access_control", "server_tls"]
 
 
 def access_control(directory: Path, settings: Settings) -> AccessControl | None:

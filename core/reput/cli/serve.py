@@ -76,15 +76,13 @@ def serve(
 
     One line on stdout says when clients can connect. A broker that dies is started again.
     """
-    from reput.access.protection import is_protected
     from reput.broker.keeper import become_keeper
     from reput.broker.serve_options import ServeOptions
-    from reput.remoting.remoting_client import split_addresses
 
     refuse_address(store)
     assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
     settings = settings_of(store, config, assignments).settings
-    insecure = insecure or is_protected(settings)
+    insecure = insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
     servers = [] if named == "none" else split_addresses(named)
@@ -123,6 +121,11 @@ def protection_of(tls: TlsMode | None, cert: Path | None, key: Path | None, acl:
         if path is not None:
             given.append(f"{name}={os.fspath(path.absolute())}")
     return given if acl is None else [*given, "acl_enable=true"]
+
+
+def split_addresses(text: str) -> list[str]:
+    """Return the addresses of ``host:port;host:port``."""
+    return [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from reput.remoting.connection import Connection, RequestHandler
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["ClientConnection", "RemotingClient", "Unreachable", "parse_address", "split_addresses"]
+__all__ = ["ClientConnection", "RemotingClient", "Unreachable", "parse_address"]
 
 CONNECT_TIMEOUT_S = 3.0
 UNIX_PREFIX = "unix:"
@@ -175,8 +175,3 @@ def unsupported(connection: Connection, request: RemotingCommand) -> None:
     """Refuse a request of the peer."""
     remark = f" request type {request.code} not supported"
     connection.respond(request, RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-
-
-def split_addresses(text: str) -> list[str]:
-    """Return the addresses of ``host:port;host:port``."""
-    return [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]

@@ -218,6 +218,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         check_dispatchers(self.dispatchers)
 
     @property
+    def has_accounts(self) -> bool:
+        """Whether clients of the broker need accounts."""
+        return self.acl_enable or self.authentication_enabled
+
+    @property
     def index_file_size(self) -> int:
         """Bytes of one index file."""
         return 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
