@@ -106,7 +106,7 @@ def test_a_program_changes_a_setting_by_name(delayed):
     """`reput.open` refuses another value, unless *change_settings* has its name."""
     with pytest.raises(reput.ConfigError, match="message_delay_level='1s' recorded="):
         reput.open(delayed, mode="inline", message_delay_level="1s")
-    with pytest.raises(reput.ConfigError, match="only read"):
+    with pytest.raises(reput.ConfigError, match="opened for reading"):
         reput.open(delayed, read_only=True, change_settings=["message_delay_level"])  # type: ignore[call-overload]
     with reput.open(
         delayed, mode="inline", message_delay_level="1s", change_settings=["message_delay_level"]

@@ -19,7 +19,8 @@ HEAD = "| fault | where | times | afterwards |\n|---|---|---|---|\n"
 STEPS = (200, 100, 50, 20, 10)
 STARTED = re.compile(r'(?:\.start|__init__)\(\s*"(reput-[a-z-]+)"')
 # Code with its own process, or for a command, which ends with an error if its thread does.
-OTHERS = ("core/reput/bench/", "core/reput/cli/", "plugins/")
+# Nor are these threads of a store: the modules of a broker are loaded by one, and a client's loop runs in another.
+OTHERS = ("core/reput/bench/", "core/reput/broker/", "core/reput/cli/", "core/reput/client/", "plugins/")
 
 
 def line_of(row: Row, times: int) -> str:

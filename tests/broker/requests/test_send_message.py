@@ -243,3 +243,14 @@ def test_consumers_are_listed_as_json(client):
     client.heartbeat("one", orders={"T": "*"})
     body = client.ask(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "orders"}).body
     assert json.loads(body) == {"consumerIdList": ["one"]}
+
+
+def test_sends_are_refused_while_a_put_is_stuck(broker, client, monkeypatch):
+    """The loop does not wait for it, and clients are told to slow down; also for a topic that is new."""
+    appender = broker.engine.writer.appender
+    monkeypatch.setattr(appender.page_cache, "is_stuck", lambda: True)
+    with appender.put_lock:
+        answers = [client.send_message("new"), client.send_message("T", properties={"DELAY": "1"})]
+    assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert all(answer.remark.startswith("[PC_SYNCHRONIZED]") for answer in answers)
+    assert client.send_message("new").code == ResponseCode.SUCCESS

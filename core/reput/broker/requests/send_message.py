@@ -90,9 +90,10 @@ class SendMessageProcessor:
         self.added_data = encode_properties(self.added)
         self.store_host = engine.writer.store_host
         self.preparer = engine.writer.preparer
+        self.appender = engine.writer.appender
         # Hooks get each message whole, and these settings change each record.
         self.half_count = 0
-        self.takes_plain = type(engine.writer.appender) is Appender and not (
+        self.takes_plain = type(self.appender) is Appender and not (
             settings.enable_multi_dispatch or settings.enabled_append_prop_crc
         )
 
@@ -112,6 +113,7 @@ class SendMessageProcessor:
         """
         if self.is_draining:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
+        self.appender.refuse_when_stuck()
         header = SendHeader.of(request)
         config = self.checked_topic(header)
         queue_id = header.queue_id
@@ -357,7 +359,6 @@ class SendMessageProcessor:
             RequestRefused: MESSAGE_ILLEGAL; the body is no batch.
             StoreError: not all of them could be stored.
         """
-        appender = self.engine.writer.appender
         added = of_batch | self.added
         added_data = encode_properties(added)
         # They follow the message's own, as in RocketMQ, and of two with the same name the last counts.
@@ -368,9 +369,9 @@ class SendMessageProcessor:
             found = plain_properties(data) if self.takes_plain and of_all is not None else None
             if found is None or of_all is None:
                 # They are stored together, so all go the longer way.
-                return appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
+                return self.appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
             prepared.append(self.prepared(header, queue_id, part, flag, head, data, found | of_all, added_data))
-        return appender.append_prepared_batch(prepared)
+        return self.appender.append_prepared_batch(prepared)
 
     def decoded_batch(
         self, connection: Connection, header: SendHeader, queue_id: int, body: bytes, added: dict[str, str]

@@ -342,10 +342,10 @@ class Administration:
         return row
 
     async def areset_offsets(
-        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None, back_only: bool = False
     ) -> list[GroupProgress]:
         """Like `reset_offsets`, for a task."""
-        return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
+        return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id, back_only=back_only)
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group, and with *clean_offsets* its offsets.

@@ -131,13 +131,13 @@ class Appender:
         Raises:
             As `append`; if the disk is full in the middle, the messages before are stored and the error says how many.
         """
+        self.refuse_when_stuck()
         return self.append_prepared_batch([self.prepare(message) for message in messages])
 
     def append_prepared_batch(self, batch: list[Prepared]) -> list[PutMessageResult]:
-        """As `append_batch`, for messages that are encoded already."""
+        """As `append_batch`, for messages that are encoded already, after `refuse_when_stuck`."""
         if not batch:
             return []
-        self.refuse_when_stuck()
         called = self.monotonic()
         results: list[PutMessageResult] = []
         with self.put_lock:
