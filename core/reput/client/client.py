@@ -552,7 +552,8 @@ def connect(
         timeout: seconds that a put may take while brokers are away.
         tls: encrypts connections over the network: a file with the authorities that brokers' certificates are checked
             with, or an `ssl.SSLContext`. None: they are not encrypted.
-        access_key, secret_key: the account that signs every request, for brokers that have accounts.
+        access_key: the account that signs every request, for brokers that have accounts.
+        secret_key: the account's secret; given together with *access_key*.
 
     Raises:
         ConfigError: an argument is wrong.

@@ -287,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         pieces, self.outgoing, self.outgoing_size = self.outgoing, [], 0
         self.last_active = self.loop.time()
-        self.transport.writelines(pieces)
+        # Not writelines: in Python 3.12 and 3.13, up to 3.12.8 and 3.13.1, it never asks for a pause (CVE-2024-12254).
+        self.transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self.paused:
             self.count_unread(self.transport.get_write_buffer_size())
 
