@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from delivering import wait_until
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.dispatcher import log_reading
@@ -62,9 +63,11 @@ def test_a_drain_has_an_end(log, plugins, context, inline, saved):
     """Records taken in until then are flushed; the rest follows at the next opening."""
     plugins.add("probe")
     group = inline(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
-    for _ in range(400):
+    log.put(1)
+    # Only then is it certain that the dispatcher has begun.
+    wait_until(lambda: (group.progress("probe") or 0) > 0)
+    for _ in range(399):
         log.put(1)
-    wait_for_change(group)
     group.drain_and_stop(0.0)
     taken = saved("probe")["offsets"]
     assert 0 < len(taken) <= 400
