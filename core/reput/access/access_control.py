@@ -56,7 +56,7 @@ class AccessControl:
         self.path = path
         self.parse = parse
         self.loop = asyncio.get_running_loop()
-        self.stamp = stamp_of(path)
+        self.stamp = self.seen = stamp_of(path)
         self.rules = self.read()
         self.logged_at = -LOG_PAUSE_S
         self.unlogged = 0
@@ -81,9 +81,10 @@ class AccessControl:
         logger.info("accounts are read: path=%s", self.path)
 
     def look(self) -> None:
-        """Read the file if it has changed."""
+        """Read the file if it has changed, and no more since the last look: it may be half written until then."""
         self.timer = self.loop.call_later(LOOK_S, self.look)
-        if stamp_of(self.path) != self.stamp:
+        before, self.seen = self.seen, stamp_of(self.path)
+        if self.seen != self.stamp and self.seen == before:
             try:
                 self.reload()
             except ConfigError as error:

@@ -173,6 +173,7 @@ def test_a_message_is_consumed_again_by_a_client(client, member):
     """The broker attaches the record that has the id."""
     record = member.pull("g", "T", sysFlag=0)
     sent = member.send_message("T", b"again")
+    wait_until(lambda: max_offset(member) == 2)
     fields = {"consumerGroup": "g", "clientId": "c", "msgId": sent.ext_fields["msgId"], "brokerName": "other"}
     opaque = client.begin(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
     request = member.request(RequestCode.CONSUME_MESSAGE_DIRECTLY)
