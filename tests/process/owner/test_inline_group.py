@@ -13,7 +13,7 @@ from delivering import wait_until
 from process.probe_plugin import PROBE
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
 from reput.process.dispatcher import log_reading
-from reput.process.dispatcher.states import State
+from reput.process.dispatcher.states import State, StopMode
 from reput.process.owner.inline_group import InlineGroup
 from reput.process.views.dead_letters import DeadLetters
 from reput.store.disk.files import Files
@@ -59,7 +59,8 @@ def test_what_is_put_is_dispatched(log, plugins, context, inline):
     assert row.counters == {"seen": 30}
 
 
-def test_a_drain_has_an_end(log, plugins, context, inline, saved):
+@pytest.mark.parametrize("drain_has_begun", [False, True])
+def test_a_drain_has_an_end(log, plugins, context, inline, saved, drain_has_begun):
     """Records taken in until then are flushed; the rest follows at the next opening."""
     plugins.add("probe")
     group = inline(context("probe", options={"probe": {"seconds_per_record": 0.005}}))
@@ -68,6 +69,9 @@ def test_a_drain_has_an_end(log, plugins, context, inline, saved):
     wait_until(lambda: (group.progress("probe") or 0) > 0)
     for _ in range(399):
         log.put(1)
+    if drain_has_begun:
+        group.tell(StopMode.DRAIN)
+        wait_until(lambda: group.status()[0].state == "STOPPING")
     group.drain_and_stop(0.0)
     taken = saved("probe")["offsets"]
     assert 0 < len(taken) <= 400

@@ -200,7 +200,9 @@ class InlineGroup:
             return self.start_when_due(member)
         if self.stop is StopMode.NOW or (self.stop and loop.stop is None and self.predecessors_finished(member)):
             loop.request_stop(self.stop)
-            member.cell.set_state(State.STOPPING)
+            # A drain that takes too long is cut short, by NOW after DRAIN.
+            if member.cell.state != State.STOPPING:
+                member.cell.set_state(State.STOPPING)
         try:
             work = loop.do_work()
         except (Exception, SystemExit) as error:
