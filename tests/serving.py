@@ -114,6 +114,10 @@ class ServedBroker:
         """Wait until *condition* holds in the loop's thread."""
         wait_until(lambda: self.call(condition))
 
+    def wait_until_readable(self) -> None:
+        """Wait until pulls find all that was put."""
+        self.reaches(lambda: self.engine.readable_up_to("consume_queue") >= self.engine.appended)
+
     def client(self, **options: Any) -> RawClient:
         """Return a new connection."""
         return RawClient(self.address, **options)

@@ -140,7 +140,7 @@ def test_a_second_worker_is_told_who_has_the_store(folder, monkeypatch):
     server.write_text(server.read_text("utf-8").replace("lock_timeout=30.0", "lock_timeout=0.0"), "utf-8")
     with running(folder, "gunicorn", "shop_wsgi:app", "--bind", f"unix:{ADDRESS}") as program:
         program.wait_until_printed("another process writes this store: pid=")
-        assert "Only one process can write a store" in program.printed
+        assert "connect to `reput serve STORE`" in program.printed
 
 
 def test_with_preload_each_request_says_that_the_master_holds_the_store(folder, monkeypatch):

@@ -64,10 +64,7 @@ class NotAStore(StoreError):
 class StoreLocked(StoreError):
     """Another process writes the store. Stop it first; reading works beside it."""
 
-    advice = (
-        "Only one process can write a store, with many threads or tasks. Stop that one first, or run "
-        "`reput serve STORE` and connect to it from every process. Reading still works."
-    )
+    advice = "Stop that process first, or connect to `reput serve STORE` from every process. Reading still works."
 
 
 class StoreClosed(StoreError):

@@ -306,7 +306,7 @@ def test_a_reader_that_never_reads_is_bounded(broker, client, monkeypatch, caplo
     monkeypatch.setattr(connection_module, "UNREAD_MAX", 8 << 20)
     for _ in range(2):
         client.send_message("T", bytes(200_000))
-    broker.reaches(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     limits = broker.broker.server.limits
     with broker.client() as stranger:
         stranger.socket.settimeout(5)
@@ -362,7 +362,7 @@ def test_a_flood_of_requests_without_answer_is_taken(broker, client):
             stranger.begin(Code.QUERY_MESSAGE, {"topic": "T"}, oneway=True)
         fields = {"topic": "T", "queueId": "0"}
         assert stranger.ask(Code.GET_MAX_OFFSET, fields).code == ResponseCode.SUCCESS
-        broker.reaches(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+        broker.wait_until_readable()
         assert stranger.ask(Code.GET_MAX_OFFSET, fields).ext_fields == {"offset": str(count)}
 
 

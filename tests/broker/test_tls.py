@@ -59,7 +59,7 @@ def test_pipelined_requests_and_large_answers_are_encrypted(tmp_path, certificat
         opaques = [client.begin(RequestCode.GET_ALL_TOPIC_CONFIG) for _ in range(200)]
         assert all(client.answer_to(opaque).code == 0 for opaque in opaques)
         assert client.send_message("T", bytes(900_000)).code == 0
-        broker.reaches(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+        broker.wait_until_readable()
         assert len(client.pull("g", "T").body) > 900_000
 
 

@@ -88,6 +88,7 @@ def test_a_broker_can_be_closed_for_writing(broker, client):
     client.heartbeat("c", g={"T": "*"})
     assert update(client, "brokerPermission=4\n").code == SUCCESS
     assert client.send_message("T").code == ResponseCode.NO_PERMISSION
+    broker.wait_until_readable()
     assert client.pull("g", "T").code == SUCCESS
     assert update(client, "brokerPermission=2\n").code == SUCCESS
     assert client.pull("g", "T").code == ResponseCode.NO_PERMISSION
@@ -188,6 +189,7 @@ def test_the_runtime_figures_count_puts_and_pulls(broker, client):
     """Found and missed ones apart."""
     assert client.send_message("T").code == SUCCESS
     client.heartbeat("c", g={"T": "*"})
+    broker.wait_until_readable()
     assert client.pull("g", "T").code == SUCCESS
     assert client.pull("g", "T", 1).code == ResponseCode.PULL_NOT_FOUND
     table = runtime(client)

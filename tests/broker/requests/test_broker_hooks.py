@@ -113,7 +113,7 @@ def test_a_send_that_the_broker_refuses_is_seen_as_well(client, seen, topic):
 def test_messages_are_seen_on_their_way_to_a_consumer(broker, client, seen):
     """At once and after they were waited for; a pull that finds nothing is not."""
     client.send_message("T", b"one", {"traceparent": TRACE})
-    broker.reaches(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     assert client.pull("g", "T").code == ResponseCode.SUCCESS
     assert client.pull("g", "T", 1).code == ResponseCode.PULL_NOT_FOUND
     held = client.begin_pull("g", "T", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=60_000)
@@ -127,7 +127,7 @@ def test_messages_are_seen_on_their_way_to_a_consumer(broker, client, seen):
 def test_a_hook_refuses_a_pull(broker, client):
     """The messages stay where they are."""
     client.send_message("T")
-    broker.reaches(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     answer = client.pull("forbidden", "T")
     assert (answer.code, answer.remark, answer.body_bytes) == (ResponseCode.NO_PERMISSION, "not this group", b"")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from delivering import wait_until
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 
@@ -23,7 +22,7 @@ def test_a_queue_without_messages_begins_and_ends_at_zero(client, topic, queue_i
 def test_a_queue_with_messages_begins_at_its_first_and_ends_behind_its_last(broker, client):
     for _ in range(3):
         client.send_message("T")
-    wait_until(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     fields = {"topic": "T", "queueId": "0"}
     assert client.ask(Code.GET_MIN_OFFSET, fields).ext_fields["offset"] == "0"
     assert client.ask(Code.GET_MAX_OFFSET, fields).ext_fields["offset"] == "3"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from delivering import wait_until
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 from reput.store.record.record import decode_record
@@ -27,7 +26,7 @@ def filled(broker, client):
     """A connection to a broker whose topic T has five messages, of the tags a and b in turn."""
     for number in range(5):
         client.send_message("T", str(number).encode(), {"TAGS": "ab"[number % 2]})
-    wait_until(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     return client
 
 
@@ -152,7 +151,7 @@ def test_a_pull_has_at_most_32_messages_and_256_kib(broker, client):
         client.send_message("small", b"x")
     client.send_message("large", bytes(1 << 19))
     client.send_message("large", b"x")
-    wait_until(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+    broker.wait_until_readable()
     assert len(records_of(client.pull("g", "small", maxMsgNums=100).body)) == 32
     assert len(records_of(client.pull("g", "large").body)) == 1
 

@@ -7,7 +7,6 @@ import zlib
 
 import pytest
 
-from delivering import wait_until
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 from reput.store.record.record import decode_record
@@ -17,7 +16,7 @@ from serving import send_fields, served
 def stored(broker, topic, queue_id=0):
     """Return the records of a queue, once its view has all that was put."""
     with broker.client() as client:
-        wait_until(lambda: broker.engine.readable_up_to("consume_queue") >= broker.engine.appended)
+        broker.wait_until_readable()
         answer = client.pull("reader", topic, queueId=queue_id)
     data, at, records = answer.body, 0, []
     while at < len(data):
