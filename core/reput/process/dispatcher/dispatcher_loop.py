@@ -63,6 +63,10 @@ PARK_S = 0.1
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
 GATHER_MS = 4
+# The rest after so few rows of a view for whose progress no reader has asked lately. A wake-up costs as much as ten
+# rows, and takes the processor from the writer and its clients.
+GATHER_FEW = 64
+GATHER_FEW_MS = 16
 # Bytes of the log left when the loop joins the ring; few enough that the ring can hold what is put meanwhile.
 JOIN_DISTANCE = 16 << 20
 # Flush intervals for which a drained loop waits for the durable cursors of predecessors that still run.
@@ -557,10 +561,13 @@ class DispatcherLoop:
                 return 1
             return 0
         self.dispatch(dispatcher, taken.batch, taken.ordinal)
-        self.is_awaited = taken.row_count < GATHER_ROWS_MIN and self.cell.is_asked_for()
+        is_asked_for = taken.row_count < GATHER_FEW and self.cell.is_asked_for()
+        self.is_awaited = is_asked_for and taken.row_count < GATHER_ROWS_MIN
         if self.is_awaited:
             # The reader that waits for the view may need this processor.
             os.sched_yield()
+        elif taken.row_count < GATHER_FEW and not is_asked_for:
+            self.gather_ms = GATHER_FEW_MS
         elif taken.row_count < GATHER_ROWS_MAX:
             self.gather_ms = GATHER_MS
         return 1
