@@ -190,6 +190,8 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("ready for clients", "ready_ms", "ms", 600),
         at_most("anonymous memory of the group", "memory.anonymous_bytes", "MiB", 120, scale=MIB),
         at_most("memory of 2,000 idle connections", "idle.anonymous_bytes", "MiB", 40, scale=MIB),
+        at_most("puts lost beside 2,000 idle connections", "idle.loss_percent", "%", 5),
+        at_most("put p99 beside misbehaving clients, more", "abuse.p99_percent", "%", 20),
     ),
     "export": (
         at_least("decode", "decode.mb_per_s", "MB/s", 800),

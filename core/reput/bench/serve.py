@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import reput
 from reput.bench.machine import group_memory, machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
+from reput.bench.serve_neighbours import measure_abuse, measure_idle
 from reput.bench.user_command import REPUT, user_environment
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ WARM_UP = 2_000
 # Of one message after the other, and of messages at a steady rate.
 ONE_BY_ONE = 3_000
 PER_S = 1_000
-IDLE_CONNECTIONS = 2_000
+# With so many messages, and more, a slice beside other connections takes a second.
+SLICE_COUNT = 20_000
 
 
 class MeasuredBroker:
@@ -99,7 +100,9 @@ def measure_serve(
             report["ready_ms"] = round(served.ready_ms, 1)
             report |= asyncio.run(measure_client(served, count, bytes(body_size), in_flight))
             report["memory"] = group_memory(served.pids())
-            report["idle"] = measure_idle(served)
+            slice_s = min(1.0, count / SLICE_COUNT)
+            report["idle"] = asyncio.run(measure_idle(served, slice_s))
+            report["abuse"] = asyncio.run(measure_abuse(served, slice_s))
         return report
 
 
@@ -210,23 +213,3 @@ async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
     await asyncio.wait_for(consuming, WAIT_S)
     await consumer.aclose()
     return {"per_s": PER_S, **percentiles(taken)}
-
-
-def measure_idle(served: MeasuredBroker) -> dict[str, Any]:
-    """Measure what connections without requests take."""
-    host, _, port = served.broker.rpartition(":")
-    before = group_memory(served.pids())["anonymous_bytes"]
-    sockets = []
-    try:
-        for _ in range(IDLE_CONNECTIONS):
-            sockets.append(socket.create_connection((host, int(port)), timeout=WAIT_S))
-        # A request behind them is answered when all are accepted.
-        with reput.connect(served.name_server) as client:
-            client.put(reput.Message("warm", b"behind"))
-        return {
-            "connections": len(sockets),
-            "anonymous_bytes": group_memory(served.pids())["anonymous_bytes"] - before,
-        }
-    finally:
-        for idle in sockets:
-            idle.close()
