@@ -115,7 +115,7 @@ async def measure_client(served: MeasuredBroker, count: int, body: bytes, in_fli
             "aput": await put_in_flight(client, "orders", count, body, in_flight),
             "aput_batch": await put_batches(client, "orders", count, body),
             "one_by_one": await put_one_by_one(client, body),
-            "received": await receive(client, "orders", 2 * count),
+            "received": await receive(client, "orders", count + count // BATCH * BATCH),
             "end_to_end": await end_to_end(client, body),
         }
     finally:
@@ -160,7 +160,7 @@ async def receive(client: Client, topic: str, count: int) -> dict[str, Any]:
         first = await consumer.areceive(WAIT_S)
         begin = time.perf_counter()
         received = 1
-        while received < count // BATCH * BATCH:
+        while received < count:
             record = await consumer.areceive(WAIT_S)
             if record is None:
                 raise RuntimeError(f"messages are missing: received={received} count={count}")
