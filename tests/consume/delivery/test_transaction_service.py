@@ -217,7 +217,7 @@ def test_only_the_half_message_that_is_named_rightly_is_settled(store, change):
 
 def test_an_answer_that_says_nothing_settles_nothing(store):
     half = put_half(store)
-    assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, UNKNOWN) is None
+    assert store._engine.transactional_messages.end(GROUP, half.commit_log_offset, half.queue_offset, UNKNOWN) is None
     assert store.transactions.status() == 1
 
 
@@ -225,7 +225,7 @@ def test_an_answer_that_says_nothing_settles_nothing(store):
 def test_a_state_that_is_none_settles_nothing(store, state):
     """An uncommitted message is not delivered, and a message that was not rolled back is not dropped."""
     half = put_half(store)
-    assert store.transactions.end(GROUP, half.commit_log_offset, half.queue_offset, state) is None
+    assert store._engine.transactional_messages.end(GROUP, half.commit_log_offset, half.queue_offset, state) is None
     assert store.transactions.status() == 1
     assert of_topic(store, "orders") == []
 
@@ -308,7 +308,7 @@ def test_a_checker_that_does_not_return_keeps_no_store_open(tmp_path, monkeypatc
         store.transactions.on_check(GROUP, checker)
         put_half(store)
         assert asked.wait(60)
-        thread = store.transactions._checks.thread
+        thread = store._engine.transactional_messages.checks.thread
     assert "a checker does not return" in caplog.text
     go_on.set()
     thread.join()
@@ -347,7 +347,7 @@ def test_a_message_says_itself_for_how_long_nobody_asks(store):
         store.transactions.commit(half)
     assert refused.value.response_code == ResponseCode.ILLEGAL_OPERATION
     offsets = (half.commit_log_offset, half.queue_offset)
-    assert store.transactions.end(GROUP, *offsets, COMMIT, from_check=True) is not None
+    assert store._engine.transactional_messages.end(GROUP, *offsets, COMMIT, from_check=True) is not None
 
 
 def test_who_was_asked_often_enough_is_given_up(tmp_path, caplog):
@@ -704,7 +704,9 @@ def test_committed_messages_that_rocketmq_wrote_are_those_that_reput_writes(gold
             # As if it was not settled yet.
             with transactions._open.changed:
                 transactions._open.know(half)
-            transactions.end(half.properties["PGROUP"], half.commit_log_offset, half.queue_offset, COMMIT)
+            store._engine.transactional_messages.end(
+                half.properties["PGROUP"], half.commit_log_offset, half.queue_offset, COMMIT
+            )
             own, op = list(store.records())[-2:]
             for name in (
                 "topic",
