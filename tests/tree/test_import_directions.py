@@ -96,6 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "writer",
     ),
     "reput.broker": ("state", "requests", "admin"),
+    "reput.cli": ("plugin_project", "terminal", "target", "verbs"),
     "reput.consume": ("registry", "pull", "delivery", "administration", "groups"),
     "reput.process": (
         "system",
