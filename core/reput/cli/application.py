@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli import (
+from reput.cli.terminal.options import epilog, takes_settings
+from reput.cli.verbs import (
     bench,
     check,
     clean,
@@ -29,7 +30,6 @@ from reput.cli import (
     status,
     topic,
 )
-from reput.cli.options import epilog, takes_settings
 
 __all__ = ["application"]
 
