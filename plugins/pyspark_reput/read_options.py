@@ -27,6 +27,7 @@ SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 
 
 OPTION_NAMES = (
     "path",
+    "columns",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -61,6 +62,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one read or stream.
 
     Attributes:
+        columns: names of the columns to read, in this order; None: all, or those of a schema.
         starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not given.
         starting_timestamp, ending_timestamp: ms; they win over offsets.
         latest_if_no_record_is_later: begin at the end if the starting time is after the last record; else that is an
@@ -72,6 +74,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     schema_mode: SchemaMode
     table: TableOptions
+    columns: tuple[str, ...] | None
     starting_offset: int | None
     ending_offset: int | None
     starting_timestamp: int | None
@@ -124,6 +127,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         store=given.store(),
         schema_mode=mode,
         table=table,
+        columns=given.names("columns", "names of columns such as topic,tags"),
         starting_offset=starting_offset,
         ending_offset=ending_offset,
         starting_timestamp=starting_timestamp,
@@ -135,7 +139,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         split_bytes=given.size("splitBytes", 64 << 20),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
         store_id=given.text("storeId"),
-        pushdown=given.flag("pushdown", False),
+        pushdown=given.flag("pushdown", True),
     )
 
 
@@ -148,7 +152,7 @@ def row_filter(
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
     if len(chosen) > 1:
         raise ConfigError(f"only one of these options may be given: options={','.join(chosen)}")
-    topics = given.text("subscribe")
+    topics = given.names("subscribe", "topics such as orders,payments")
     for queue, offset in starting.items():
         if offset == LATEST:
             raise ConfigError(
@@ -169,24 +173,12 @@ def row_filter(
         for queue in {**starting, **ending}
     }
     return RowFilter(
-        topics=None if topics is None else topic_names(given, topics),
+        topics=None if topics is None else frozenset(topics),
         topic_pattern=given.text("subscribePattern"),
         queues=given.assigned(),
         user_topics_only=given.flag("userTopicsOnly", False),
         queue_ranges=ranges or None,
     )
-
-
-def topic_names(given: OptionStrings, topics: str) -> frozenset[str]:
-    """Return the topics of ``subscribe``.
-
-    Raises:
-        ConfigError: it names no topic.
-    """
-    names = frozenset(name for name in map(str.strip, topics.split(",")) if name)
-    if not names:
-        raise given.wrong("subscribe", "topics such as orders,payments")
-    return names
 
 
 class OptionStrings:
@@ -218,6 +210,20 @@ class OptionStrings:
         if path.startswith("file:"):
             path = unquote(urlsplit(path).path)
         return os.path.abspath(path)
+
+    def names(self, name: str, wanted: str) -> tuple[str, ...] | None:
+        """Return names separated by commas, each once, in their order; None if the option was not given.
+
+        Raises:
+            ConfigError: it holds no name; *wanted* says what it takes.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        found = tuple(dict.fromkeys(filter(None, map(str.strip, value.split(",")))))
+        if not found:
+            raise self.wrong(name, wanted)
+        return found
 
     def choice(self, name: str, choices: Any, default: Any) -> Any:
         """Return one of a few words."""
