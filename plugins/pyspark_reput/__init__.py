@@ -21,6 +21,7 @@ if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
     )
 
 from pyspark_reput.data_source import DefaultSource
+from pyspark_reput.lag_report import StreamLag, stream_lag
 from pyspark_reput.session import read, read_stream, register
 
-__all__ = ["DefaultSource", "read", "read_stream", "register"]
+__all__ = ["DefaultSource", "StreamLag", "read", "read_stream", "register", "stream_lag"]

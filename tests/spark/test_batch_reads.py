@@ -103,7 +103,9 @@ def test_offsets_of_the_log_bound_a_read(spark: Any, log: WrittenLog):
         ({"endingOffsets": "earliest"}, "a batch cannot end at the earliest offset"),
         ({"subscribe": "a", "assign": "{}"}, "only one of these options may be given: options=subscribe,assign"),
         ({"startingTimestamp": START_MS * 2}, "no record was stored at that time or later"),
-        ({"startingOffsets": '{"orders":{"0":-1}}'}, "a single queue cannot begin at its latest offset"),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, "a batch cannot begin at the latest offset: .*queue_id=0"),
+        ({"maxTriggerDelay": "soon"}, "the option takes a time such as 15m or 30s: option=maxTriggerDelay"),
+        ({"startingOffsetsByTimestamp": '{"orders":5}'}, "the option takes times in ms by queue as JSON"),
     ],
     ids=str,
 )

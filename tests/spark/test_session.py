@@ -79,30 +79,6 @@ def test_a_query_reads_only_the_columns_that_it_uses(
     assert sorted(pruned.collect()) == sorted(plain.collect())
 
 
-def test_a_query_for_tags_takes_no_body_into_spark(registered: Any, log: WrittenLog):
-    """The bytes that Spark receives from its Python workers are less than a fiftieth of the bodies'."""
-    frame = pyspark_reput.read(registered, log.store)
-    received = [bytes_received(frame.select(name)) for name in ("body", "tags")]
-    assert received[0] > 1200 * BODY_SIZE
-    assert received[1] < 1200 * BODY_SIZE / 50
-
-
-def bytes_received(frame: Any) -> int:
-    """Return how many bytes the scans of *frame* got from Python, by Spark's own count."""
-    execution = frame._jdf.queryExecution()
-    execution.toRdd().count()
-    scans = [execution.executedPlan()]
-    found = 0
-    while scans:
-        node = scans.pop()
-        metric = node.metrics().get("pythonDataReceived")
-        if metric.isDefined():
-            found += metric.get().value()
-        children = node.children()
-        scans += [children.apply(number) for number in range(children.size())]
-    return found
-
-
 def test_columns_can_be_named_in_an_option(spark: Any, log: WrittenLog):
     """Where nothing prunes them: in streams, with Spark Connect, without `register`."""
     frame = spark.read.format("reput").option("columns", "tags, topic").load(str(log.store))

@@ -184,13 +184,30 @@ class LogTable:
         """Return the offset of the first record in [begin, until) stored at that time (ms) or later, else *until*."""
         return offset_of_time(self.searcher(), begin, until, store_timestamp)
 
-    def offset_after(self, begin: int, until: int, record_count: int) -> int:
-        """Return the offset after *record_count* records of any kind from *begin* on; at most *until*."""
+    def offset_after(self, begin: int, until: int, row_count: int, row_filter: RowFilter | None = None) -> int:
+        """Return the offset after *row_count* rows from *begin* on, where the next row begins; at most *until*.
+
+        Args:
+            row_filter: which records are rows; None: the table's filter.
+        """
+        chosen = row_filter or self.options.row_filter
         for columns in self.searcher().read(begin, until):
-            if len(columns) > record_count:
-                return int(columns.header["commit_log_offset"][record_count])
-            record_count -= len(columns)
+            rows = chosen.rows(RecordParts(columns))
+            if len(rows) > row_count:
+                return int(columns.header["commit_log_offset"][rows[row_count]])
+            row_count -= len(rows)
         return until
+
+    def count_rows(self, begin: int, until: int, row_filter: RowFilter | None = None) -> int:
+        """Return how many rows the records that begin in [begin, until) have; *row_filter* as in `offset_after`."""
+        chosen = row_filter or self.options.row_filter
+        return sum(len(chosen.rows(RecordParts(columns))) for columns in self.searcher().read(begin, until))
+
+    def store_time(self, commit_log_offset: int, until: int) -> int | None:
+        """Return the store time (ms) of the first record at or after an offset, None if there is none below *until*."""
+        for columns in self.searcher().read(self.next_record(commit_log_offset, until), until):
+            return int(columns.store_timestamp[0])
+        return None
 
     def splits(
         self,
