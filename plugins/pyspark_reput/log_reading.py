@@ -79,6 +79,9 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         batches = table.batches(partition.begin, partition.until)
         if options.schema_mode != "damage":
             yield from batches
+            del table, batches
+            # Otherwise Arrow keeps the memory for as long as Spark keeps the worker process.
+            pa.default_memory_pool().release_unused()
             return
         for _ in batches:
             pass
