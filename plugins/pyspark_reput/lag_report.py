@@ -12,18 +12,13 @@ carries the lag after the micro-batch of the report:
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from reput.table import LogTable, RowFilter
 
-__all__ = ["StreamLag", "measured_lag", "stream_lag"]
-
-# Rows of a longer lag are estimated from as many bytes at its beginning: a report must not read the whole log.
-COUNTED_BYTES_MAX = 16 << 20
+__all__ = ["StreamLag", "reported_lag", "stream_lag"]
 
 
 class StreamLag(msgspec.Struct, frozen=True):
@@ -42,20 +37,12 @@ class StreamLag(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def measured_lag(
-    table: LogTable, begin: int, end: int, wanted: RowFilter, clock: Callable[[], float] = time.time
-) -> dict[str, Any]:
+def reported_lag(table: LogTable, begin: int, end: int, wanted: RowFilter) -> dict[str, Any]:
     """Return the lag of a stream that has read the log up to *begin*; *wanted*: which records are its rows."""
     begin = max(begin, table.offset_min)
-    behind = max(end - begin, 0)
-    counted_end = end if behind <= COUNTED_BYTES_MAX else table.next_record(begin + COUNTED_BYTES_MAX, end)
-    records = table.count_rows(begin, counted_end, wanted) if behind else 0
-    if counted_end < end:
-        records = round(records * behind / (counted_end - begin))
-    stored = table.store_time(begin, end) if behind else None
-    seconds = 0.0 if stored is None else max(clock() - stored / 1000, 0.0)
-    lag: dict[str, Any] = msgspec.to_builtins(StreamLag(behind, records, counted_end >= end, round(seconds, 3)))
-    return lag
+    lag = table.lag(begin, max(begin, end), wanted)
+    reported: dict[str, Any] = msgspec.to_builtins(StreamLag(lag.byte_count, lag.messages, lag.exact, lag.seconds))
+    return reported
 
 
 def stream_lag(reported: Any) -> list[StreamLag]:

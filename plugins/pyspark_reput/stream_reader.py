@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_reput.lag_report import measured_lag
+from pyspark_reput.lag_report import reported_lag
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
 from pyspark_reput.queue_bounds import Places, bounded, starting_places
 from pyspark_reput.read_options import EARLIEST, ReadOptions
@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report = self.offset(end)
         if self.reached is not None:
             wanted = bounded(self.options.table.row_filter, places_of(self.reached))
-            report["lag"] = measured_lag(self.log(), self.reached["offset"], end, wanted)
+            report["lag"] = reported_lag(self.log(), self.reached["offset"], end, wanted)
         return report
 
     @advice_noted()

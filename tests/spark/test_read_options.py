@@ -248,7 +248,7 @@ def test_a_stream_reports_its_lag(log: WrittenLog):
 
 def test_a_long_lag_is_estimated(log: WrittenLog, monkeypatch: pytest.MonkeyPatch):
     """Because a report must not read the whole log."""
-    monkeypatch.setattr("pyspark_reput.lag_report.COUNTED_BYTES_MAX", 2000)
+    monkeypatch.setattr("reput.table.log_table.LAG_BYTES_COUNTED", 2000)
     reader = stream(log, startingOffsets="earliest")
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
     reader.reached = reader.initialOffset()
