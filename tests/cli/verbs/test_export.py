@@ -14,6 +14,7 @@ from reput.plugin_jobs import find_export
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark_classes")
 def test_every_record_is_in_the_table_once(golden_read_only, golden_about, tmp_path, capsys):
     """A second run finds nothing to do."""
     store, lake = golden_read_only("batch-4.9") / "store", tmp_path / "lake"
