@@ -18,7 +18,7 @@ from reput.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.shortages import tell_store_error
 from reput.store.log.page_cache_watch import PageCacheWatch
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus, check_topic
-from reput.store.record.message_encoder import encode_message, encode_run, with_further_offsets
+from reput.store.record.message_encoder import RecordHead, encode_message, encode_run, with_further_offsets
 from reput.store.record.multi_dispatch import QUEUE_OFFSETS_NAME
 from reput.store.record.record import decode_record
 from reput.store.state.closed_store import closed_store
@@ -60,8 +60,12 @@ class Appender:
         self.deleted_at = last_deletions(self.topic_deletions.following(0))
         self.clock = store_files.clock
         self.monotonic = self.clock.monotonic
+        self.now_ms = self.clock.now_ms
         self.ordinal = store_files.ordinal
         self.store_timestamp = store_files.store_timestamp
+        # Fields 8 to 14 of records with this head and the newest store time, which many single puts share.
+        self.origin = b""
+        self.origin_head: RecordHead | None = None
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.multi_dispatch = settings.enable_multi_dispatch
         self.publisher = Publisher()
@@ -97,11 +101,14 @@ class Appender:
                 prepared = self.with_further_offsets(prepared)
             topic, queue_id, record_size = prepared.topic, prepared.queue_id, prepared.record_size
             commit_log = self.commit_log
-            before = commit_log.appended
-            begin = commit_log.room(record_size)
-            timestamp = self.now()
+            begin = before = commit_log.appended
+            if begin + record_size > commit_log.safe_until:
+                begin = commit_log.room(record_size)
+            timestamp = self.now_ms()
+            if timestamp != self.store_timestamp or prepared.head is not self.origin_head:
+                timestamp = self.begin_millisecond(timestamp, prepared.head)
             queue_offset = topic.offsets.get(queue_id, 0)
-            record, row = encode_message(prepared, queue_offset, begin, timestamp)
+            record, row = encode_message(prepared, queue_offset, begin, timestamp, self.origin)
             end = commit_log.append(record)
             topic.offsets[queue_id] = queue_offset + 1
             topic.put_size += record_size
@@ -285,12 +292,19 @@ class Appender:
 
     # Other operations under the put lock.
 
+    def begin_millisecond(self, timestamp: int, head: RecordHead) -> int:
+        """Return the store time of the next record, and keep what all records of *head* have in this millisecond."""
+        # None meanwhile: Ctrl-C must not leave the origin of another time in use.
+        self.origin_head = None
+        timestamp = self.store_timestamp = max(timestamp, self.store_timestamp)
+        self.origin = head.origin(timestamp)
+        self.origin_head = head
+        return timestamp
+
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""
-        timestamp = self.clock.now_ms()
-        if timestamp < self.store_timestamp:
-            return self.store_timestamp
-        self.store_timestamp = timestamp
+        self.origin_head = None
+        timestamp = self.store_timestamp = max(self.now_ms(), self.store_timestamp)
         return timestamp
 
     def peek(self, commit_log_offset: int) -> Record | None:
