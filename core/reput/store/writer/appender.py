@@ -23,6 +23,7 @@ from reput.store.record.multi_dispatch import QUEUE_OFFSETS_NAME
 from reput.store.record.record import decode_record
 from reput.store.state.closed_store import closed_store
 from reput.store.state.topic_deletions import TopicDeletion, last_deletions
+from reput.store.writer.kernel_puts import kernel_puts
 from reput.store.writer.message_preparer import MessagePreparer, Prepared
 from reput.store.writer.publisher import AppendedRecords, Publisher
 from reput.store.writer.put_statistics import PutStatistics
@@ -44,6 +45,7 @@ class Appender:
         store_timestamp: of the last record, ms.
         read_only_reason, disk_full_reason: why puts are refused: for good, or until the disk has room again.
         forked_from: in a forked child, the process that opened the store.
+        kernel: the compiled puts; None: all goes the Python way.
         deleted_at: topic → commit-log offset of its last deletion.
         on_delayed: called with the delay level and the deliver time (ms) of each delayed message, under the put lock.
     """
@@ -78,6 +80,8 @@ class Appender:
             self.put_lock, self.commit_log, self.clock, settings.os_page_cache_busy_time_out_mills
         )
         self.put_statistics = PutStatistics(self.monotonic, lambda: self.ordinal, tells_all=self.sync_flush)
+        # Hooks get each message, so a subclass goes the Python way.
+        self.kernel = kernel_puts(self) if type(self) is Appender else None
 
     # One message.
 
@@ -90,6 +94,10 @@ class Appender:
             StoreFull: the disk has no space.
             StoreReadOnly, StoreClosed: the store refuses messages.
         """
+        if self.kernel is not None:
+            result: PutMessageResult | None = self.kernel.put(message)
+            if result is not None:
+                return result
         called = self.monotonic()
         if self.put_lock.locked() and self.page_cache.is_stuck():
             raise self.busy_refusal()
@@ -138,6 +146,10 @@ class Appender:
         Raises:
             As `append`; if the disk is full in the middle, the messages before are stored and the error says how many.
         """
+        if self.kernel is not None and type(messages) is list:
+            results = self.kernel.put_batch(messages)
+            if results is not None:
+                return results
         self.refuse_when_stuck()
         return self.append_prepared_batch([self.prepare(message) for message in messages])
 
