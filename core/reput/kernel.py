@@ -23,12 +23,24 @@ from typing import Any, Protocol
 
 from reput.errors import ConfigError
 
-__all__ = ["PROTOCOL", "Kernel", "KernelPuts", "kernel", "kernel_text"]
+__all__ = [
+    "ADVICE",
+    "NOT_INSTALLED",
+    "PROTOCOL",
+    "VARIABLE",
+    "Kernel",
+    "KernelPuts",
+    "found_kernel",
+    "kernel",
+    "kernel_version",
+]
 
+# The variable of the environment.
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
 PROTOCOL = 1
+NOT_INSTALLED = "reput-kernel is not installed"
 ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=auto to go on without it."
 
 
@@ -70,7 +82,8 @@ def kernel() -> Kernel | None:
     mode = os.environ.get(VARIABLE) or "auto"
     if mode not in MODES:
         raise ConfigError(
-            f"the variable of the environment has an unknown value: {VARIABLE}={mode!r}", f"Use one of {', '.join(MODES)}."
+            f"the variable of the environment has an unknown value: {VARIABLE}={mode!r}",
+            f"Use one of {', '.join(MODES)}.",
         )
     if mode == "off":
         return None
@@ -80,18 +93,14 @@ def kernel() -> Kernel | None:
     return found
 
 
-def kernel_text() -> str:
-    """Return which way this process goes, and why: ``0.1.0``, or ``off: …``.
+def kernel_version() -> str | None:
+    """Return the version of the kernel that this process uses; None: it goes the Python way.
 
     Raises:
         ConfigError: as `kernel`.
     """
     found = kernel()
-    if found is not None:
-        return found.__version__
-    if os.environ.get(VARIABLE) == "off":
-        return f"off: {VARIABLE}=off"
-    return f"off: {found_kernel()[1]}"
+    return None if found is None else found.__version__
 
 
 @cache
@@ -103,7 +112,7 @@ def found_kernel() -> tuple[Kernel | None, str]:
         # Untyped: it may not be there.
         module: Any = importlib.import_module("reput_kernel")
     except ModuleNotFoundError:
-        return None, "reput-kernel is not installed"
+        return None, NOT_INSTALLED
     except ImportError as error:
         # Among others: a second interpreter of one process, which PyO3 refuses.
         return None, f"reput-kernel cannot be loaded: error={error}"

@@ -9,15 +9,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twin_stores import TwinStores
 from reput.kernel import Kernel
 from reput.store.record.message import Message
+from twin_stores import TwinStores
 
 # Texts of any kind, and those that most messages have.
 WORD = st.text("abcXYZ019_-", min_size=1, max_size=12)
 TEXT = st.one_of(WORD, st.text(max_size=8), st.sampled_from(["", " ", "a b", "a||b", "\x02", "\x00", "ключ", "\ud800"]))
 KEYS = st.one_of(
-    st.none(), TEXT, st.lists(WORD, max_size=4), st.lists(TEXT, max_size=3).map(tuple), st.sampled_from([7, [7], [None]])
+    st.none(),
+    TEXT,
+    st.lists(WORD, max_size=4),
+    st.lists(TEXT, max_size=3).map(tuple),
+    st.sampled_from([7, [7], [None]]),
 )
 NUMBERS = st.one_of(st.just(0), st.integers(0, 5), st.sampled_from([-1, 2**31 - 1, 2**31, -(2**31), True, "0", 1.0]))
 PLAIN = st.builds(
@@ -52,9 +56,7 @@ def test_any_puts_give_the_same_bytes_results_and_errors(
 ) -> None:
     """Whatever a program puts, the log, the frames, the results and the errors do not tell which way it went."""
     with tempfile.TemporaryDirectory() as directory:
-        twins = TwinStores(
-            Path(directory), mapped_file_size_commit_log=segment_size, max_message_size=max_message_size
-        )
+        twins = TwinStores(Path(directory), mapped_file_size_commit_log=segment_size, max_message_size=max_message_size)
         for ticks, put in puts:
             twins.clock.ms += ticks
             if isinstance(put, list):

@@ -81,7 +81,7 @@ class Appender:
         )
         self.put_statistics = PutStatistics(self.monotonic, lambda: self.ordinal, tells_all=self.sync_flush)
         # Hooks get each message, so a subclass goes the Python way.
-        self.kernel = kernel_puts(self) if type(self) is Appender else None
+        self.kernel = kernel_puts(self, self.commit_log, self.clock) if type(self) is Appender else None
 
     # One message.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from reput.errors import StoreError
 from reput.kernel import KernelPuts, kernel
 from reput.store.disk.files import Clock
@@ -11,13 +9,10 @@ from reput.store.log.commit_log import CommitLog
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.publisher import AppendedRecords
 
-if TYPE_CHECKING:
-    from reput.store.writer.appender import Appender
-
 __all__ = ["kernel_puts"]
 
 
-def kernel_puts(appender: Appender) -> KernelPuts | None:
+def kernel_puts(appender: object, commit_log: CommitLog, clock: Clock) -> KernelPuts | None:
     """Return the compiled puts of *appender*; None: it goes the Python way.
 
     Logs that gather messages in memory first, the transient pool's and that of SYNC_FLUSH, go the Python way.
@@ -26,9 +21,9 @@ def kernel_puts(appender: Appender) -> KernelPuts | None:
         ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
     """
     found = kernel()
-    if found is None or type(appender.commit_log) is not CommitLog:
+    if found is None or type(commit_log) is not CommitLog:
         return None
-    clock = None if type(appender.clock) is Clock else appender.clock
+    told = None if type(clock) is Clock else clock
     return found.KernelPuts(
-        appender, Message, PutMessageResult, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, clock
+        appender, Message, PutMessageResult, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, told
     )
