@@ -1,11 +1,11 @@
 """The command line: one module per verb. It parses, calls the engine and prints; nothing is decided here.
 
-main ──▶ running ──▶ application ──▶ a verb's module ──▶ reput, reput.store, …   (imported when the verb runs)
-           │                           │
-           └─ failure: exit code,      ├─ options   what several verbs take
-              two lines on stderr      ├─ rows      objects of the engine as the rows that were promised
-                                       ├─ output    rows to stdout, as text or JSON
-                                       └─ progress  bars on stderr
+main ──▶ running ──▶ application ──▶ verbs/ ──▶ reput, reput.store, …   (imported when the verb runs)
+           │                           ├─ target/     what verbs work on: an open store, a stopped one, brokers
+           │                           └─ terminal/   options  what several verbs take
+           └─ failure: exit code,                     rows     objects of the engine as the rows that were promised
+              two lines on stderr                     output   rows to stdout, as text or JSON
+                                                      progress bars on stderr
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import reput
-from reput.cli.options import epilog
+from reput.cli.terminal.options import epilog
 
 __all__ = ["application"]
 
@@ -60,7 +60,7 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     named = words[0] if words else ""
     wanted = (named,) if named in VERBS or named in GROUPS else (*VERBS, *GROUPS)
     for name in wanted:
-        module = import_module(f"reput.cli.{name}")
+        module = import_module(f"reput.cli.verbs.{name}")
         if name in GROUPS:
             group = typer.Typer(help=GROUPS[name], rich_markup_mode=None)
             module.register(group)

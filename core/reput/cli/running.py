@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import typer
 
-from reput.cli.failure import INTERRUPTED, failure_of
-from reput.cli.output import OutputClosed
+from reput.cli.terminal.failure import INTERRUPTED, failure_of
+from reput.cli.terminal.output import OutputClosed
 from reput.errors import ReputError
 
 __all__ = ["run"]
