@@ -8,21 +8,18 @@ Slices with and without the neighbours alternate, so that other load on the mach
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import multiprocessing
-import socket
 import statistics
-import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any
 
 import reput
+from reput.bench.abuser import ACTIVE, PAUSED, connected
 from reput.bench.machine import group_memory, percentiles
-from reput.remoting.remoting_command import RemotingCommand, encode_frame
-from reput.remoting.request_code import RequestCode
+from reput.bench.user_command import user_environment
 
 if TYPE_CHECKING:
     from reput.bench.serve import MeasuredBroker
@@ -35,14 +32,6 @@ PER_S = 1_000
 IDLE_CONNECTIONS = 2_000
 # Slices without neighbours, and as many with them, in turns.
 SLICES = 4
-# Of the process that misbehaves: a connection in each, the most that it leaves open, unread requests on one.
-ABUSE_PAUSE_S = 0.01
-ABUSE_OPEN_MAX = 64
-UNREAD_REQUESTS = 64
-GARBAGE = bytes(range(256))
-# Announces a mebibyte, and brings a part of it.
-HALF_FRAME = struct.pack(">i", 1 << 20) + bytes(64 << 10)
-IMPOSSIBLE_FRAME = struct.pack(">i", 2**31 - 1)
 
 
 async def measure_idle(served: MeasuredBroker, slice_s: float) -> dict[str, Any]:
@@ -97,32 +86,24 @@ def idle_connections(broker: str) -> Iterator[None]:
             idle.close()
 
 
-def connected(broker: str) -> socket.socket:
-    """Return a connection."""
-    host, _, port = broker.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT_S)
-
-
 async def measure_abuse(served: MeasuredBroker, slice_s: float) -> dict[str, Any]:
     """Measure the puts of a client beside a process that breaks the protocol in many ways.
 
     Args:
         slice_s: seconds of one slice.
     """
-    context = multiprocessing.get_context("spawn")
-    active, over = context.Event(), context.Event()
-    abuser = context.Process(target=abuse, args=(served.broker, active, over), daemon=True)
-    abuser.start()
+    abuser = subprocess.Popen(
+        [sys.executable, "-m", "reput.bench.abuser", served.broker], stdin=subprocess.PIPE, env=user_environment()
+    )
+    assert abuser.stdin is not None
     client = reput.connect(served.name_server)
     try:
         await put_steadily(client, slice_s)
         alone: list[float] = []
         beside: list[float] = []
         for number in range(2 * SLICES):
-            if number % 2:
-                active.set()
-            else:
-                active.clear()
+            abuser.stdin.write(ACTIVE if number % 2 else PAUSED)
+            abuser.stdin.flush()
             (beside if number % 2 else alone).extend(await put_steadily(client, slice_s))
         without, with_abuse = percentiles(alone), percentiles(beside)
         return {
@@ -132,10 +113,9 @@ async def measure_abuse(served: MeasuredBroker, slice_s: float) -> dict[str, Any
             "p99_percent": round(100 * (with_abuse["p99_us"] / without["p99_us"] - 1), 1),
         }
     finally:
-        over.set()
-        active.set()
         await client.aclose()
-        abuser.join(WAIT_S)
+        abuser.stdin.close()
+        abuser.wait(WAIT_S)
 
 
 async def put_steadily(client: Client, seconds: float) -> list[float]:
@@ -156,32 +136,3 @@ async def put_steadily(client: Client, seconds: float) -> list[float]:
         puts.append(asyncio.create_task(put_at(at)))
     await asyncio.gather(*puts)
     return taken
-
-
-def abuse(broker: str, active: Event, over: Event) -> None:
-    """Break the protocol, in a process of its own, a hundred connections a second while *active* is set."""
-    unread = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
-    unknown = RemotingCommand(-1)
-    kinds = [
-        GARBAGE,
-        IMPOSSIBLE_FRAME,
-        HALF_FRAME,
-        b"".join(map(bytes, encode_frame(unknown))),
-        b"".join(map(bytes, encode_frame(unread))) * UNREAD_REQUESTS,
-    ]
-    left_open: list[socket.socket] = []
-    number = 0
-    while not over.is_set():
-        active.wait()
-        # The broker may end such a connection while it still sends.
-        with contextlib.suppress(OSError):
-            connection = connected(broker)
-            connection.settimeout(1.0)
-            left_open.append(connection)
-            connection.sendall(kinds[number % len(kinds)])
-        number += 1
-        if len(left_open) > ABUSE_OPEN_MAX:
-            left_open.pop(0).close()
-        time.sleep(ABUSE_PAUSE_S)
-    for connection in left_open:
-        connection.close()
