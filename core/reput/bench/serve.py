@@ -9,26 +9,21 @@ rates are those of the pair.
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reput
 from reput.bench.machine import group_memory, machine_facts, percentiles
+from reput.bench.measured_broker import MeasuredBroker, serving
 from reput.bench.scratch import scratch_directory
 from reput.bench.serve_neighbours import measure_abuse, measure_idle
-from reput.bench.user_command import REPUT, user_environment
 
 if TYPE_CHECKING:
     from reput.client.client import Client
 
-__all__ = ["MeasuredBroker", "measure_serve"]
+__all__ = ["measure_serve"]
 
-READY = re.compile(r"ready broker=(\S+) name_server=(\S+) pid=(\d+) ")
 BATCH = 32
 WAIT_S = 60.0
 WARM_UP = 2_000
@@ -37,48 +32,6 @@ ONE_BY_ONE = 3_000
 PER_S = 1_000
 # With so many messages, and more, a slice beside other connections takes a second.
 SLICE_COUNT = 20_000
-
-
-class MeasuredBroker:
-    """A running `reput serve`.
-
-    Attributes:
-        ready_ms: from the start of the command until clients can connect.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], line: str, ready_ms: float) -> None:
-        found = READY.match(line)
-        if found is None:
-            raise RuntimeError(f"reput serve is not ready: line={line!r}")
-        self.process = process
-        self.broker, self.name_server = found[1], found[2]
-        self.ready_ms = ready_ms
-
-    def pids(self) -> list[int]:
-        """Return the processes of the group."""
-        found = [self.process.pid]
-        for pid in found:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-        return found
-
-
-@contextmanager
-def serving(store: Path, log: Path) -> Iterator[MeasuredBroker]:
-    """Serve *store* in a ``with`` block."""
-    command = [*REPUT, "serve", str(store), "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0"]
-    begin = time.monotonic()
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=user_environment(), start_new_session=True
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        yield MeasuredBroker(process, line, (time.monotonic() - begin) * 1000)
-    finally:
-        process.terminate()
-        process.communicate(timeout=WAIT_S)
 
 
 def measure_serve(

@@ -22,7 +22,7 @@ from reput.bench.machine import group_memory, percentiles
 from reput.bench.user_command import user_environment
 
 if TYPE_CHECKING:
-    from reput.bench.serve import MeasuredBroker
+    from reput.bench.measured_broker import MeasuredBroker
     from reput.client.client import Client
 
 __all__ = ["measure_abuse", "measure_idle"]
