@@ -45,6 +45,8 @@ assert HEADER.itemsize == BORN_HOST_AT
 # A run of at least this many records of one size is worth examining at once; after a shorter one, as many records pass
 # before the next attempt.
 RUN_WORTHWHILE = 64
+# Up to this many records a dictionary finds their queues sooner, and one record's in a thirtieth of the time.
+FEW_RECORDS = 64
 
 ARRAYS = (
     "position",
@@ -167,6 +169,8 @@ class RecordColumns:
 
         Each topic gets a number made of its bytes, for all records at once; equal numbers are compared byte by byte.
         """
+        if self.known_queues is None and len(self) <= FEW_RECORDS:
+            self.known_queues = self.queues_one_by_one()
         if self.known_queues is None:
             buffer = np.frombuffer(self.data, np.uint8)
             topic_numbers = np.zeros(len(self), np.uint64)
@@ -196,7 +200,7 @@ class RecordColumns:
         return self.known_queues
 
     def queues_one_by_one(self) -> tuple[list[tuple[bytes, int]], Array]:
-        """Return what `queues` does where two topics made the same number."""
+        """Return what `queues` does, for few records, and where two topics made the same number."""
         index_of: dict[tuple[bytes, int], int] = {}
         pairs = zip(self.topics(), self.header["queue_id"].tolist(), strict=True)
         queue_index = np.array([index_of.setdefault(pair, len(index_of)) for pair in pairs], np.int64)
