@@ -9,11 +9,19 @@ from source_tree import OURS, ROOT, Module, modules
 # reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < broker
 # < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
-BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings", "reput.lazy_exports", "reput.in_thread"}
+BELOW_STORE = {
+    *FOUNDATION,
+    "reput.filter",
+    "reput.kernel",
+    "reput.settings",
+    "reput.lazy_exports",
+    "reput.in_thread",
+}
 BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
 MAY_IMPORT: dict[str, set[str]] = {
     "reput_hooks": set(),
     "reput.errors": set(),
+    "reput.kernel": {"reput.errors"},
     "reput.settings": {"reput.errors"},
     "reput.lazy_exports": set(),
     "reput.in_thread": set(),

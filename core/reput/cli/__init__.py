@@ -10,9 +10,11 @@ main ──▶ running ──▶ application ──▶ verbs/ ──▶ reput, r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
+HELP = frozenset({"-h", "--help"})
 
 __all__ = ["main"]
 
@@ -20,6 +22,11 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, by default the one that the process was started for, and return its exit code."""
     try:
+        if arguments is None and sys.argv[1:2] == ["serve"] and not HELP.intersection(sys.argv):
+            # The broker's process loads its modules while this one loads the parser and reads the arguments.
+            from reput.broker.broker_process import begin_early
+
+            begin_early()
         # Loading takes a while, in which a person may have changed his mind.
         from reput.cli.running import run
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from reput.plugin_jobs import find_export
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark_classes")
 def test_every_record_is_in_the_table_once(golden_read_only, golden_about, tmp_path, capsys):
     """A second run finds nothing to do."""
     store, lake = golden_read_only("batch-4.9") / "store", tmp_path / "lake"
@@ -78,7 +79,7 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
     def run(store, lake, **options):
         try:
             row = {"from": 0, "until": 3_000_000, "records": 3, "files": 1, "bytes": 8, "seconds": 1.5, "damage": []}
-            yield {**row, "table_version": 4, "lag_bytes": 7}
+            yield {**row, "table_version": 4, "lag_bytes": 7, "lag_messages": 1, "lag_seconds": 0.25}
             signal.raise_signal(signal.SIGTERM)
         finally:
             ended.append(lake)
@@ -90,7 +91,7 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
     assert exited.value.code == 0
     assert ended == [str(tmp_path)]
     assert signal.getsignal(signal.SIGTERM) == before
-    assert "table version 4; 2.0 MB/s of the log, 7 bytes behind\n" in capsys.readouterr().out
+    assert "table version 4; 2.0 MB/s of the log, 1 messages of 7 bytes and 0.2 s behind\n" in capsys.readouterr().out
 
 
 def test_an_export_that_nobody_brings_is_refused():

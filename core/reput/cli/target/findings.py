@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from reput.errors import ReputError
+from reput.kernel import ADVICE, NOT_INSTALLED, VARIABLE, found_kernel, kernel_version
 
 __all__ = ["Finding", "machine_findings", "store_findings"]
 
@@ -52,6 +53,7 @@ def machine_findings() -> Iterator[Finding]:
     yield open_files()
     yield mappings()
     yield checksums()
+    yield compiled_kernel()
     yield java()
     yield from packages()
     yield from plugins()
@@ -142,6 +144,23 @@ def checksums() -> Finding:
         return Finding("crcmod", "ok", "compiled")
     advice = "Install a C compiler and Python's headers, then: pip install --force-reinstall --no-binary :all: crcmod"
     return Finding("crcmod", "warning", "its compiled part is missing; CRC-32C is 30 times slower without it", advice)
+
+
+def compiled_kernel() -> Finding:
+    """Without it a put takes twice the processor time."""
+    try:
+        version = kernel_version()
+    except ReputError as error:
+        return Finding("kernel", "problem", str(error), ADVICE)
+    if version is not None:
+        return Finding("kernel", "ok", f"version={version}")
+    if os.environ.get(VARIABLE) == "off":
+        return Finding("kernel", "ok", f"not used: {VARIABLE}=off")
+    reason = found_kernel()[1]
+    if reason == NOT_INSTALLED:
+        # It is offered, not missed.
+        return Finding("kernel", "ok", f"not used: {reason}")
+    return Finding("kernel", "warning", f"not used: {reason}", ADVICE)
 
 
 def java() -> Finding:

@@ -10,25 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from reput.cli.terminal.options import OutputFormat, whole_number
+from reput.cli.terminal.options import OutputFormat, epilog, whole_number
 from reput.cli.terminal.output import Printer, table_text
 from reput.errors import ConfigError
 
-__all__ = [
-    "EXAMPLES",
-    "append",
-    "beside",
-    "consume",
-    "dispatch",
-    "export",
-    "growth",
-    "open_store",
-    "read",
-    "rebuild",
-    "ring",
-    "serve",
-    "sync",
-]
+__all__ = ["register"]
 
 EXAMPLES = {
     "append": "reput bench append --count 50000 --seconds 1",
@@ -341,3 +327,28 @@ def report_text(report: Mapping[str, Any]) -> str:
     rows = list(figure_rows(report))
     table = table_text(rows, ("what", "figure", "unit", "asked", "kept"))
     return f"{report['bench']} on {machine_text(report['machine'])}\n\n{table}"
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verbs to *application*."""
+    for name, measure in (
+        ("append", append),
+        ("consume", consume),
+        ("dispatch", dispatch),
+        ("export", export),
+        ("growth", growth),
+        ("open", open_store),
+        ("read", read),
+        ("rebuild", rebuild),
+        ("ring", ring),
+        ("serve", serve),
+        ("sync", sync),
+    ):
+        application.command(name, epilog=epilog(EXAMPLES[name]))(measure)
+    # This verb passes options and help through to the benchmark itself.
+    application.command(
+        "beside",
+        hidden=True,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(beside)

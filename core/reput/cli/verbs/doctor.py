@@ -10,7 +10,7 @@ import typer
 from msgspec.structs import asdict
 
 from reput.cli.terminal.failure import ANSWER_IS_NO
-from reput.cli.terminal.options import FormatOption, OutputFormat
+from reput.cli.terminal.options import FormatOption, OutputFormat, takes_settings
 from reput.cli.terminal.output import Printer
 
 __all__ = ["EXAMPLE", "doctor"]
@@ -19,6 +19,7 @@ EXAMPLE = "reput doctor"
 MARKS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 
+@takes_settings
 def doctor(
     store: Annotated[Path | None, typer.Argument(metavar="STORE", help="Also examine this store.")] = None,
     output_format: FormatOption = OutputFormat.TEXT,

@@ -173,4 +173,7 @@ def follow_text(row: Mapping[str, Any]) -> str:
     """Return one transaction as text: what it added, its rate, and the remaining lag."""
     log_bytes = row["until"] - row["from"]
     rate = log_bytes / row["seconds"] / 1e6 if row["seconds"] else 0.0
-    return f"{report_text(row)}; {rate:.1f} MB/s of the log, {row['lag_bytes']} bytes behind"
+    return (
+        f"{report_text(row)}; {rate:.1f} MB/s of the log, {row['lag_messages']} messages of {row['lag_bytes']} bytes "
+        f"and {row['lag_seconds']:.1f} s behind"
+    )

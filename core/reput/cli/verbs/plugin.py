@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from reput.cli.terminal.failure import ANSWER_IS_NO
-from reput.cli.terminal.options import ConfigOption, FormatOption, OutputFormat, SetOption, whole_number
+from reput.cli.terminal.options import ConfigOption, FormatOption, OutputFormat, SetOption, epilog, whole_number
 from reput.cli.terminal.output import Printer, cell_text, print_table, table_text, write_line
 from reput.process.logs.exception_text import exception_line
 
@@ -19,16 +19,7 @@ if TYPE_CHECKING:
     from reput.process.plugin.catalogue import CatalogueEntry
     from reput.process.plugin.describe import Answer
 
-__all__ = [
-    "LIST_EXAMPLE",
-    "NEW_EXAMPLE",
-    "SHOW_EXAMPLE",
-    "TEST_EXAMPLE",
-    "hold_to_contract",
-    "list_plugins",
-    "new_plugin",
-    "show_plugin",
-]
+__all__ = ["register"]
 
 LIST_EXAMPLE = "reput plugin list"
 NEW_EXAMPLE = "reput plugin new word_count --directory word_count"
@@ -195,3 +186,14 @@ def clause_text(row: Mapping[str, Any]) -> str:
     lines = [f"{row['state']:14}  {row['clause']}: {row['promise']}"]
     lines += [f"{'':16}{line}" for line in (row["traceback"] or row["reason"] or "").splitlines()]
     return "\n".join(lines)
+
+
+def register(application: typer.Typer) -> None:
+    """Add the verbs to *application*."""
+    for name, verb, example in (
+        ("list", list_plugins, LIST_EXAMPLE),
+        ("show", show_plugin, SHOW_EXAMPLE),
+        ("new", new_plugin, NEW_EXAMPLE),
+        ("test", hold_to_contract, TEST_EXAMPLE),
+    ):
+        application.command(name, epilog=epilog(example))(verb)

@@ -121,7 +121,10 @@ def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
         return text if width is None else "\n".join(wrapped(line, width) for line in text.splitlines())
 
     parts = [
-        lines(f"store={row['store']} store_id={row['store_id'] or 'none'} version={row['version']}"),
+        lines(
+            f"store={row['store']} store_id={row['store_id'] or 'none'} version={row['version']} "
+            f"kernel={row['kernel'] or 'none'}"
+        ),
         lines("settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items())),
         table([row["writer"]], WRITER_COLUMNS),
         table(row["dispatchers"], DISPATCHER_COLUMNS),
