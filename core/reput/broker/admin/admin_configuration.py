@@ -1,7 +1,7 @@
 """AdminConfigurationProcessor: the broker's settings, shown, and changed while it runs.
 
-Only settings that are read at each use can change, and those are few. A change holds until the broker ends: it is not written
-to the broker's configuration.
+Only settings that are read at each use can change, and those are few. A change holds until the broker ends: it is not
+written to the broker's configuration.
 
 Source: RocketMQ broker, AdminBrokerProcessor.updateBrokerConfig and getBrokerConfig.
 """
