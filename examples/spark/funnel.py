@@ -16,37 +16,34 @@ from session import session
 STEPS = ["orders", "payments", "shipments"]
 GAP_MS = 20 * 60_000
 SESSION = "customer string, order bigint, reached string, seconds double"
-STATE = "customer string, steps array<string>, begin bigint, end bigint"
+STATE = "customer string, reached int, begin bigint, end bigint"
 
 
 def sessions(key: tuple[int], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     """Yield the session of one order once it has ended."""
     if state.hasTimedOut:
-        yield ended(key[0], state.get)
+        yield ended(key[0], *state.get)
         state.remove()
         return
-    customer, steps, begin, end = state.get if state.exists else ("", [], None, 0)
+    customer, reached, begin, end = state.get if state.exists else ("", 0, None, 0)
     for frame in frames:
         times = frame["bornTimestamp"].astype("datetime64[ms, UTC]").astype("int64")
         customer = frame["customer"].iloc[0]
-        steps = [*steps, *frame["topic"]]
+        reached = max(reached, *map(STEPS.index, frame["topic"]))
         begin = int(times.min()) if begin is None else min(begin, int(times.min()))
         end = max(end, int(times.max()))
-    if STEPS[-1] in steps:
-        yield ended(key[0], (customer, steps, begin, end))
+    if reached == len(STEPS) - 1:
+        yield ended(key[0], customer, reached, begin, end)
         state.remove()
         return
-    state.update((customer, steps, begin, end))
+    state.update((customer, reached, begin, end))
     state.setTimeoutTimestamp(max(end + GAP_MS, state.getCurrentWatermarkMs() + 1))
 
 
-def ended(order: int, session: tuple[str, list[str], int, int]) -> pd.DataFrame:
+def ended(order: int, customer: str, reached: int, begin: int, end: int) -> pd.DataFrame:
     """Return the row of a session: the last step that the order reached, and how long it took."""
-    customer, steps, begin, end = session
-    reached = max(steps, key=STEPS.index)
-    return pd.DataFrame(
-        [(customer, order, reached, (end - begin) / 1000)], columns=["customer", "order", "reached", "seconds"]
-    )
+    row = customer, order, STEPS[reached], (end - begin) / 1000
+    return pd.DataFrame([row], columns=["customer", "order", "reached", "seconds"])
 
 
 def funnel(spark: SparkSession, store: str, **options: Any) -> DataFrame:
