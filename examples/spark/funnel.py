@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
+from pyspark.sql.functions import col, from_json, unix_millis
 from session import session
 
 STEPS = ["orders", "payments", "shipments"]
@@ -27,7 +27,7 @@ def sessions(key: tuple[int], frames: Iterator[pd.DataFrame], state: Any) -> Ite
         return
     customer, reached, begin, end = state.get if state.exists else ("", 0, None, 0)
     for frame in frames:
-        times = frame["bornTimestamp"].astype("datetime64[ms, UTC]").astype("int64")
+        times = frame["ms"]
         customer = frame["customer"].iloc[0]
         reached = max(reached, *map(STEPS.index, frame["topic"]))
         begin = int(times.min()) if begin is None else min(begin, int(times.min()))
@@ -51,7 +51,8 @@ def funnel(spark: SparkSession, store: str, **options: Any) -> DataFrame:
     log = spark.readStream.format("reput").option("columns", "topic,body,bornTimestamp")
     log = log.option("subscribe", ",".join(STEPS)).option("startingOffsets", "earliest").options(**options).load(store)
     order = from_json(col("body").cast("string"), "order bigint, customer string").alias("order")
-    steps = log.select("topic", "bornTimestamp", order).select("topic", "bornTimestamp", "order.*")
+    steps = log.select("topic", "bornTimestamp", unix_millis("bornTimestamp").alias("ms"), order)
+    steps = steps.select("topic", "bornTimestamp", "ms", "order.*")
     steps = steps.withWatermark("bornTimestamp", "40 minutes")
     return steps.groupBy("order").applyInPandasWithState(sessions, SESSION, STATE, "append", "EventTimeTimeout")
 
