@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -122,6 +123,22 @@ def test_two_commits_at_once_are_one(iceberg: Export, monkeypatch: pytest.Monkey
     assert iceberg.offsets() == iceberg.log.offsets[:50]
     iceberg.commit(50, 60)
     assert iceberg.offsets() == iceberg.log.offsets
+
+
+def test_exporters_of_two_stores_do_not_stop_each_other(iceberg: Export, monkeypatch: pytest.MonkeyPatch):
+    """Iceberg refuses a commit after any other one; nothing of this log has changed, so it is made on top of that."""
+    iceberg.commit(0, 20)
+    stale = [iceberg.table()]
+    other = Lake(iceberg.location, "export", msgspec.structs.replace(iceberg.epochs, store_id="another"))
+    other.go_on(iceberg.table(), Cursor("another", 1, 77, 0), [], [])
+    monkeypatch.setattr(
+        "reput_plugins.spark_export.lake.open_table",
+        lambda location: stale.pop() if stale else open_table(location),
+    )
+    iceberg.commit(20, 60)
+    assert iceberg.offsets() == iceberg.log.offsets
+    assert not stale
+    assert other.committed(iceberg.table()) == 77
 
 
 class Killed(Exception):
