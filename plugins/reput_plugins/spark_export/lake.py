@@ -7,8 +7,6 @@ exporters commit at once, one is refused.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +30,7 @@ __all__ = ["Commit", "Lake", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
-COMMITS_MAX, COMMIT_PAUSE_SECONDS_MAX = 10, 0.1
+COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
@@ -247,7 +245,6 @@ class Lake:
                 # Another store's exporter or a merge came first. Nothing of this log has changed, so try again.
                 if attempt == COMMITS_MAX:
                     raise self.refused(error) from None
-                time.sleep(random.uniform(0, COMMIT_PAUSE_SECONDS_MAX))
 
     def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
         """Return the marks of the log below *until*, of which *table* has those below *begin*."""
