@@ -2,7 +2,8 @@
 
     decode       commit-log bytes to Arrow record batches, one process, every column; with and without comparing
                  every CRC
-    export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
+    export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``, and
+                 against an Iceberg table, in turns, if the extra ``iceberg`` is installed
     query        one column of the log in Spark against all of them, rows counted by nothing but Spark's ``noop`` sink
     first_commit from nothing to a transaction, including Spark's start, with a class-data archive
     follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -160,10 +162,18 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     try:
-        reports = [find_export(DELTA)(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
+        formats = ["delta", *(["iceberg"] if find_spec("pyiceberg") else [])]
+        found: dict[str, list[Any]] = {lake_format: [] for lake_format in formats}
         for number in range(ROUNDS):
-            shutil.rmtree(scratch / f"warm-{number}")
-        rates = [rate(report.until - report.begin, report.seconds) for report in reports]
+            for lake_format in formats:
+                lake = scratch / f"warm-{lake_format}-{number}"
+                found[lake_format].append(find_export(DELTA)(store, lake, lake_format=lake_format))
+                shutil.rmtree(lake)
+        reports = found["delta"]
+        rates, iceberg_rates = (
+            [rate(report.until - report.begin, report.seconds) for report in found.get(lake_format, ())]
+            for lake_format in ("delta", "iceberg")
+        )
         frame = session.read.format("reput").load(str(store))
         frame = frame.withColumn("date", functions.to_date("storeTimestamp"))
         written = []
@@ -186,6 +196,9 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             "all_mb_per_s": rates,
             "df_write_mb_per_s": through_spark,
             "times_df_write": round(max(rates) / through_spark, 2),
+            "iceberg_mb_per_s": max(iceberg_rates, default=None),
+            "all_iceberg_mb_per_s": iceberg_rates,
+            "iceberg_times_delta": round(max(iceberg_rates) / max(rates), 2) if iceberg_rates else None,
         }
     finally:
         session.stop()

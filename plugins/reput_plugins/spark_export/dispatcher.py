@@ -44,7 +44,13 @@ class SparkExport(CommitLogDispatcher):
         self.context = context
         self.options = options
         self.topics = None if options.topics is None else sorted(set(options.topics))
-        self.location = LakeLocation.of(options.lake or context.directory / "lake", options.storage_options)
+        self.location = LakeLocation.of(
+            options.lake or context.directory / "lake",
+            options.storage_options,
+            lake_format=options.lake_format,
+            catalog=options.catalog,
+            catalog_table=options.catalog_table,
+        )
         self.cursor_file = context.directory / "cursor.json"
         # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
         self.table_options = table_options(

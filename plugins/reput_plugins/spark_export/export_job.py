@@ -20,7 +20,7 @@ import msgspec
 from reput.errors import ConfigError, DispatcherError
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.requirements import require_format, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,9 +71,12 @@ def export(
     on_corruption: str = "fail",
     store_id: str | None = None,
     accept_truncation: bool = False,
+    lake_format: str = "delta",
+    catalog: str | None = None,
+    catalog_table: str | None = None,
     on_progress: Progress | None = None,
 ) -> ExportReport:
-    """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
+    """Bring the table *lake* up to the durable end of the log of *store*, exactly once.
 
     *lake* is a folder, or an address in an object store such as ``s3://bucket/lake``.
 
@@ -91,10 +94,13 @@ def export(
         store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
         accept_truncation: delete rows from the lake where the log has another history, even if no common record shows
             from where on. Without it the export refuses and names the number of rows.
+        lake_format: ``delta`` or ``iceberg``.
+        catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
+        catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
         on_progress: called now and then with the log bytes done, and the total.
 
     Raises:
-        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
@@ -104,6 +110,7 @@ def export(
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages("pandas")
+    require_format(lake_format)
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
@@ -116,7 +123,10 @@ def export(
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
 
-    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
+    store_directory = Path(store).absolute()
+    location = LakeLocation.of(
+        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
+    )
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(
         topics=None if chosen is None else frozenset(chosen),
@@ -200,7 +210,8 @@ def run_job(
         watcher.start()
     try:
         with spark_errors():
-            write_ranges(session, msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8]), begin, until, split_bytes)
+            plan = msgspec.structs.replace(plan.of_table(), run=uuid.uuid4().hex[:8])
+            write_ranges(session, plan, begin, until, split_bytes)
     finally:
         done.set()
         if watcher.is_alive():

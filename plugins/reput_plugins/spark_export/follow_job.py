@@ -17,7 +17,7 @@ import msgspec
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export.export_job import refuse_other_settings, run_job
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.requirements import require_format, require_packages
 
 if TYPE_CHECKING:
     from reput.table import BadRange
@@ -68,20 +68,23 @@ def follow(
     on_corruption: str = "fail",
     store_id: str | None = None,
     accept_truncation: bool = False,
+    lake_format: str = "delta",
+    catalog: str | None = None,
+    catalog_table: str | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[FollowRow]:
-    """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
+    """Bring the table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
 
     It never ends by itself; close the iterator to stop it.
 
     Args:
-        topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id, accept_truncation: as for
-            `export`.
+        topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id, accept_truncation,
+            lake_format, catalog, catalog_table: as for `export`.
         interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
         on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
 
     Raises:
-        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
@@ -90,6 +93,7 @@ def follow(
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages()
+    require_format(lake_format)
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
@@ -103,7 +107,10 @@ def follow(
     from reput_plugins.spark_export.spark_session import spark_session
 
     began = time.monotonic()
-    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
+    store_directory = Path(store).absolute()
+    location = LakeLocation.of(
+        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
+    )
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(
         topics=None if chosen is None else frozenset(chosen),

@@ -30,6 +30,7 @@ __all__ = ["Commit", "Lake", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
+COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
@@ -211,38 +212,45 @@ class Lake:
         Raises:
             DispatcherError: another exporter committed first, or the range does not begin where the table ends.
         """
-        table = open_table(self.location)
-        committed = self.committed(table)
-        if committed is not None and committed >= until:
-            return None
-        if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
-            raise self.moved(committed, begin)
-        added = Commit(
-            begin,
-            until,
-            sum(file.row_count for file in files),
-            len(files),
-            sum(file.size for file in files),
-            tuple(damage),
-            self.epochs.store_id,
-        )
-        marks: list[LogMark] = []
-        if segments is not None:
-            known = committed_marks(table, self.epochs.store_id, self.export_name) or []
-            known = [mark for mark in known if mark.commit_log_offset < begin]
-            marks = joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
-        transaction = TransactionData(
-            {self.app_id(self.epochs.epoch): until},
-            {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
-        )
-        try:
-            table.append(files, fitting(schema, table), transaction)
-        except CommitConflict as error:
-            now = open_table(self.location).recorded(self.app_id(self.epochs.epoch))
-            if now != committed:
-                raise self.moved(now, begin) from None
-            raise self.refused(error) from None
-        return added
+        attempt = 0
+        while True:
+            attempt += 1
+            table = open_table(self.location)
+            committed = self.committed(table)
+            if committed is not None and committed >= until:
+                return None
+            if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
+                raise self.moved(committed, begin)
+            added = Commit(
+                begin,
+                until,
+                sum(file.row_count for file in files),
+                len(files),
+                sum(file.size for file in files),
+                tuple(damage),
+                self.epochs.store_id,
+            )
+            marks = [] if segments is None else self.marks_up_to(table, segments, begin, until)
+            transaction = TransactionData(
+                {self.app_id(self.epochs.epoch): until},
+                {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
+            )
+            try:
+                table.append(files, fitting(schema, table), transaction)
+                return added
+            except CommitConflict as error:
+                now = self.committed(open_table(self.location))
+                if now != committed:
+                    raise self.moved(now, begin) from None
+                # Another store's exporter or a merge came first. Nothing of this log has changed, so try again.
+                if attempt == COMMITS_MAX:
+                    raise self.refused(error) from None
+
+    def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
+        """Return the marks of the log below *until*, of which *table* has those below *begin*."""
+        known = committed_marks(table, self.epochs.store_id, self.export_name) or []
+        known = [mark for mark in known if mark.commit_log_offset < begin]
+        return joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
 
     def refused(self, error: CommitConflict) -> DispatcherError:
         """Return the error for a transaction that another one came before."""

@@ -48,6 +48,7 @@ BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
 DICTIONARY_COLUMNS = [
+    *PARTITION_COLUMNS,
     STORE_COLUMN,
     "queueId",
     "tags",
@@ -76,13 +77,21 @@ def file_format(row_format: RowFormat) -> RowFormat:
 
 
 def write_range(
-    lake: LakeLocation, store: str, store_id: str, options: TableOptions, begin: int, until: int, run: str = ""
+    lake: LakeLocation,
+    store: str,
+    store_id: str,
+    options: TableOptions,
+    begin: int,
+    until: int,
+    run: str = "",
+    file_schema: pa.Schema | None = None,
 ) -> tuple[list[ParquetFile], list[BadRange]]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     Args:
         store_id: value of the column ``store``.
         run: part of the file names, by which all files of an export can be found.
+        file_schema: the columns of the files, in order; None: all but those that the folders name.
 
     Returns:
         The files, and the damaged ranges that were skipped.
@@ -99,7 +108,8 @@ def write_range(
         for parts, rows in table.records(begin, until):
             for partition, batch in by_partition(decoder, parts, rows):
                 named = pa.repeat(pa.scalar(store_id), batch.num_rows)
-                writers.add(partition, batch.append_column(STORE_COLUMN, named))
+                batch = batch.append_column(STORE_COLUMN, named)
+                writers.add(partition, batch if file_schema is None else with_partition(batch, partition, file_schema))
         return writers.finish(), table.damage
     except BaseException:
         writers.abandon()
@@ -130,6 +140,13 @@ def by_partition(
             found = int(distinct_days[day])
             yield (topics[topic], found if found <= DAY_MAX else None), batch.slice(begin, end - begin)
         first += batch.num_rows
+
+
+def with_partition(batch: pa.RecordBatch, partition: tuple[str, int | None], schema: pa.Schema) -> pa.RecordBatch:
+    """Return *batch* with the columns of *schema*, which may have those that a folder names."""
+    for name, value, kind in zip(PARTITION_COLUMNS, partition, (pa.string(), pa.date32()), strict=True):
+        batch = batch.append_column(name, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+    return pa.RecordBatch.from_arrays([batch[name] for name in schema.names], schema=schema)
 
 
 class PartitionWriters:

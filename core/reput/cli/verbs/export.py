@@ -1,4 +1,4 @@
-"""`reput export`: writes the log to a Delta table."""
+"""`reput export`: writes the log to a Delta or Iceberg table."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
 __all__ = ["EXAMPLE", "export"]
 
 
+class LakeFormat(enum.StrEnum):
+    """The format of a lake's table."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 class OnCorruption(enum.StrEnum):
     """How an export treats damage of the log."""
 
@@ -36,13 +43,29 @@ def export(
         str,
         typer.Argument(
             metavar="LAKE",
-            help="Folder of the Delta table, or its address in an object store, such as s3://bucket/lake. If the "
+            help="Folder of the table, or its address in an object store, such as s3://bucket/lake. If the "
             "table is missing, it is created.",
         ),
     ],
     follow: Annotated[bool, typer.Option("--follow", help="Keep the table up to date until interrupted.")] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
+    ] = None,
+    lake_format: Annotated[
+        LakeFormat, typer.Option("--lake-format", help="Format of the table. Iceberg needs the extra `iceberg`.")
+    ] = LakeFormat.DELTA,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="NAME",
+            help="Iceberg catalog, as pyiceberg's configuration names it. Without it, a lake in a folder has a catalog "
+            "of its own there: catalog.db.",
+        ),
+    ] = None,
+    catalog_table: Annotated[
+        str | None,
+        typer.Option("--catalog-table", metavar="NAME", help="The table's name in the catalog; default reput.lake."),
     ] = None,
     storage_options: Annotated[
         list[str] | None,
@@ -97,7 +120,7 @@ def export(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Bring a Delta table up to the durable end of the log, each record exactly once, then stop.
+    """Bring a Delta or Iceberg table up to the durable end of the log, each record exactly once, then stop.
 
     A second run adds the newer records. With --follow the export keeps running and prints a row for each transaction,
     with the bytes of the log that the table still lacks. Ctrl-C and SIGTERM end it; the next run continues. It needs
@@ -112,6 +135,9 @@ def export(
         "name": name,
         "fail_on_data_loss": not accept_data_loss,
         "accept_truncation": accept_truncation,
+        "lake_format": lake_format.value,
+        "catalog": catalog,
+        "catalog_table": catalog_table,
     }
     if follow:
         rows = find_export(DELTA_FOLLOW)

@@ -78,6 +78,9 @@ class LakeTable(Protocol):
     def schema(self) -> pa.Schema:
         """Return the columns, in Arrow's types."""
 
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that data files hold, of a table with the columns *schema*."""
+
     def partition_columns(self) -> list[str]:
         """Return the columns by which the files are laid out."""
 
@@ -115,6 +118,9 @@ class LakeTable(Protocol):
 
     def merge_files(self, day: str, target_size: int) -> int:
         """Merge the small files of the partitions with ``date`` *day* up to *target_size*; return how many are gone."""
+
+    def trim_history(self) -> None:
+        """Forget the oldest transactions, where a commit costs the more the more there are."""
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return files below the lake, older than *hours*, that this version and its younger ancestors do not name."""
