@@ -30,6 +30,7 @@ from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, 
 from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, ParquetFile
+from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
 __all__ = ["Commit", "Lake", "lake_errors", "tells_stores_apart"]
 
@@ -44,7 +45,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
-    *store* is the id of the store.
+    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: an older reput made the transaction.
     """
 
     begin: int
@@ -54,6 +55,7 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     bytes: int
     damage: tuple[BadRange, ...] = ()
     store: str = ""
+    crc: int | None = None
 
 
 class Lake:
@@ -220,6 +222,8 @@ class Lake:
         table = self.location.table()
         committed = self.committed(table)
         if committed is not None and committed >= until:
+            # A crash may have come between the transaction and its watermark.
+            self.add_watermarks(table)
             return None
         if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
             raise self.moved(committed, begin)
@@ -231,6 +235,7 @@ class Lake:
             sum(file.size for file in files),
             tuple(damage),
             self.epochs.store_id,
+            sum(file.crc for file in files),
         )
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -269,7 +274,18 @@ class Lake:
                 f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
             ) from None
         self.force_commits()
+        self.add_watermarks(self.location.table())
         return added
+
+    def add_watermarks(self, table: DeltaTable) -> None:
+        """Write the watermarks of the store's transactions that have none yet; a lake of one store has none at all.
+
+        Raises:
+            DispatcherError: they cannot be written.
+        """
+        if tells_stores_apart(table):
+            ids = (self.epochs.store_id, self.store_name)
+            catch_up(self.location, table, self.store_name, ids, self.export_name)
 
     def moved(self, committed: int | None, begin: int) -> DispatcherError:
         """Return the error for a table that does not end where a range begins."""
@@ -315,11 +331,12 @@ class Lake:
         table = self.location.table()
         of_store = f" and \"{STORE_COLUMN}\" = '{self.store_name}'" if tells_stores_apart(table) else ""
         transactions = self.transactions(cursor, retired)
+        cut = {CUT_INFO: {"store": self.store_name, "at": cursor.commit_log_offset}}
         try:
             table.delete(
                 f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
                 commit_properties=CommitProperties(
-                    custom_metadata=self.marks_info(marks), app_transactions=transactions
+                    custom_metadata={**self.marks_info(marks), **cut}, app_transactions=transactions
                 ),
             )
         except (OSError, DeltaError) as error:
@@ -331,6 +348,7 @@ class Lake:
         if any(table.transaction_version(known.app_id) != known.version for known in transactions):
             # If no row matches, the Delta library makes no transaction.
             self.go_on(table, cursor, marks, retired)
+        self.add_watermarks(self.location.table())
 
     def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
         """Return the transaction entries that record *cursor* and retire *retired*."""

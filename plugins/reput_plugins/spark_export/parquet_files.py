@@ -30,6 +30,7 @@ from reput.table import BadRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "ParquetFile", "file_format", "lake_schema", "write_range"]
 
@@ -65,7 +66,10 @@ Array = np.ndarray[Any, Any]
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
-    """One file: *path* relative to the lake, *partition* in the form of a transaction, *statistics* as JSON."""
+    """One file: *path* relative to the lake, *partition* in the form of a transaction, *statistics* as JSON.
+
+    *crc* is the sum of `row_crc` over its rows.
+    """
 
     path: str
     size: int
@@ -73,6 +77,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
     row_count: int
     partition: dict[str, str | None]
     statistics: str
+    crc: int = 0
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
@@ -160,7 +165,7 @@ class PartitionWriters:
             file = self.files[partition] = PartitionFile(
                 self.lake, self.filesystem, partition, self.file_name, batch.schema
             )
-        file.batches.append(batch)
+        file.add(batch)
         self.buffered_bytes += batch.nbytes
         if self.buffered_bytes >= BUFFERED_BYTES_MAX:
             self.write()
@@ -207,6 +212,7 @@ class PartitionFile:
         self.changed_folders = [] if self.path is None else make_folders(self.path)
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
+        self.crc = 0
         self.metadata: list[pq.FileMetaData] = []
         try:
             self.writer = pq.ParquetWriter(
@@ -222,6 +228,12 @@ class PartitionFile:
             # The constructor has already written the first bytes, and no caller knows the file yet.
             self.remove()
             raise
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Buffer rows."""
+        self.batches.append(batch)
+        offsets, sizes, crcs = (batch[name].to_numpy() for name in ("commitLogOffset", "storeSize", "bodyCRC"))
+        self.crc += int(row_crc(offsets, sizes, crcs).sum())
 
     def write(self) -> None:
         """Write the buffered rows as one row group."""
@@ -245,6 +257,7 @@ class PartitionFile:
             metadata.num_rows,
             {"topic": self.topic, "date": self.date},
             json.dumps(self.statistics(metadata)),
+            self.crc,
         )
 
     def statistics(self, metadata: pq.FileMetaData) -> dict[str, Any]:
