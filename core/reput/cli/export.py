@@ -12,7 +12,16 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from reput.cli.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StorageOption,
+    StoreArgument,
+    settings_of,
+    storage_options_in,
+)
 from reput.cli.output import Printer
 from reput.cli.progress import progress_bar
 from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
@@ -44,15 +53,7 @@ def export(
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
     ] = None,
-    storage_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--storage-option",
-            metavar="NAME=VALUE",
-            help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
-            "into the environment, which the library reads, too.",
-        ),
-    ] = None,
+    storage_options: StorageOption = None,
     on_corruption: Annotated[
         OnCorruption,
         typer.Option(
@@ -106,7 +107,7 @@ def export(
     given = {
         "topics": topics,
         "settings": settings_of(store, config, assignments).settings.spark_options,
-        "storage_options": assignments_in(storage_options or ()),
+        "storage_options": storage_options_in(storage_options or ()),
         "on_corruption": on_corruption.value,
         "store_id": store_id,
         "name": name,
@@ -122,18 +123,6 @@ def export(
     with progress_bar(f"export to {lake}") as update:
         report = run(store, lake, **given, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
-
-
-def assignments_in(words: Sequence[str]) -> dict[str, str]:
-    """Return the NAME=VALUE pairs by name."""
-    found = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not name or not separator:
-            # Do not print the value, which may be a secret.
-            raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
-        found[name] = value
-    return found
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from reput.errors import OffsetOutOfRange
 from reput.store.log.segment_reader import SegmentReader
-from reput.store.log.segments import Segments
+from reput.store.log.segments import Segment, Segments
 from reput.store.record.layout import RECORD_SIZE_MIN, SIZE
 from reput.store.record.record_columns import RecordColumns, locate_records_at, take
 
@@ -21,7 +21,7 @@ __all__ = ["RecordLookup"]
 Array = np.ndarray[Any, Any]
 
 # Reading this many unneeded bytes costs about as much as another call of the system.
-GAP_MAX = 4096
+GAP_MAX = 16 << 10
 
 
 class RecordLookup:
@@ -68,34 +68,39 @@ class RecordLookup:
         end = np.minimum(begin + size, (segment + 1) * self.segments.segment_size)
         # A run ends where the next range begins far behind everything before it, or in another segment.
         reached = np.maximum.accumulate(end)
-        cuts = np.flatnonzero((begin[1:] > reached[:-1] + GAP_MAX) | (segment[1:] != segment[:-1])) + 1
-        firsts, lasts = [0, *cuts.tolist()], [*cuts.tolist(), len(begin)]
-        total = sum(int(reached[last - 1] - begin[first]) for first, last in zip(firsts, lasts, strict=True))
+        begins_run = np.append(True, (begin[1:] > reached[:-1] + GAP_MAX) | (segment[1:] != segment[:-1]))
+        first = np.flatnonzero(begins_run)
+        run_begin, run_end = begin[first], reached[np.append(first[1:], len(begin)) - 1]
+        run_place = np.cumsum(run_end - run_begin) - (run_end - run_begin)
+        total = int(run_place[-1] + run_end[-1] - run_begin[-1])
         if total > len(self.buffer):
             self.buffer = bytearray(total)
-        view = memoryview(self.buffer)
-        place = np.full(len(begin), -1, np.int64)
-        filled = 0
-        for first, last in zip(firsts, lasts, strict=True):
-            at = int(begin[first])
-            got = self.read_run(at, view[filled : filled + int(reached[last - 1]) - at])
-            if got:
-                place[first:last] = begin[first:last] - at + filled
-                filled += got
-                place[first:last][begin[first:last] - at + RECORD_SIZE_MIN > got] = -1
-        return place, filled
+        got = self.read_runs(run_begin.tolist(), run_end.tolist(), run_place.tolist())
+        run_of = np.cumsum(begins_run) - 1
+        within = begin - run_begin[run_of]
+        # What a run lacks at the end of its file must not show older bytes of the buffer.
+        return np.where(within + RECORD_SIZE_MIN <= got[run_of], within + run_place[run_of], -1), total
 
-    def read_run(self, commit_log_offset: int, view: memoryview) -> int:
-        """Fill *view* from this offset on, and return how many bytes it got; 0 where no segment is."""
-        segment = self.segments.find(commit_log_offset)
-        if segment is None:
-            return 0
-        view = view[: max(segment.begin + segment.size - commit_log_offset, 0)]
-        try:
-            return self.reader.open(segment).read_into(commit_log_offset, view) if len(view) else 0
-        except OffsetOutOfRange:
-            # Retention has removed it.
-            return 0
+    def read_runs(self, begins: list[int], ends: list[int], places: list[int]) -> Array:
+        """Read runs of bytes to their places in the buffer, and return how many bytes each got; 0: no segment has it."""
+        view = memoryview(self.buffer)
+        got = np.zeros(len(begins), np.int64)
+        segment: Segment | None = None
+        # A call of the system for each run; where records lie close together, there are few.
+        for number, (begin, end, place) in enumerate(zip(begins, ends, places, strict=True)):
+            if segment is None or not segment.begin <= begin < segment.begin + segment.size:
+                segment = self.segments.find(begin)
+            if segment is None:
+                continue
+            target = view[place : place + end - begin]
+            try:
+                got[number] = self.reader.open(segment).read_into(begin, target)
+            except OffsetOutOfRange:
+                # Retention has removed it.
+                segment = None
+            # Nothing of an earlier call may look like a record.
+            target[got[number] :] = bytes(len(target) - int(got[number]))
+        return got
 
     def close(self) -> None:
         """Close the open segment."""

@@ -31,9 +31,9 @@ __all__ = ["open_file", "pass_file", "rows_of_store"]
 Array = np.ndarray[Any, Any]
 
 SIZE_COLUMN, CRC_COLUMN = "storeSize", "bodyCRC"
-# Rows are read in batches of about this many bytes.
-BATCH_BYTES = 8 << 20
-BATCH_ROWS_MAX = 8192
+# Rows are read in batches of about this many bytes. Both bound the buffer of their records, which lie apart in the log.
+BATCH_BYTES = 4 << 20
+BATCH_ROWS_MAX = 4096
 # A read of an object store costs a request.
 REMOTE_BUFFER_SIZE = 1 << 20
 
@@ -151,6 +151,13 @@ class FilePass:
             findings.differences.note_rows("extra", offsets[beyond].tolist(), "row behind the lake's end")
             kept = ~(below | behind)
             batch, offsets = batch.filter(pa.array(kept)), offsets[kept]
+        damaged = np.zeros(len(offsets), np.bool_)
+        for found in plan.damage:
+            damaged |= (offsets >= found.begin) & (offsets < found.end)
+        if damaged.any():
+            # What lies there may look like a record, but is not the one that was stored.
+            findings.without_record += offsets[damaged].tolist()
+            batch, offsets = batch.filter(pa.array(~damaged)), offsets[~damaged]
         if len(offsets):
             self.compare(batch, offsets)
 

@@ -52,8 +52,8 @@ class FileFindings:
 
     Attributes:
         sums: of the rows at whose offset there is a record.
-        without_record: offsets of rows without a record; nothing is said about them yet, because the log may be damaged
-            there, or retention may have removed it.
+        without_record: offsets of rows without a sound record; nothing is said about them yet, because the log may be
+            damaged there, or retention may have removed it.
         row_count: the store's rows.
         below_count: of these, the ones below the log's begin.
         offset_min, offset_max: of the store's rows.

@@ -223,7 +223,7 @@ def write(location: LakeLocation, marks: Sequence[Watermark]) -> AddAction:
 
 def remove_action(file: dict[str, Any]) -> RemoveAction:
     """Return the action that takes a file out of the table."""
-    return RemoveAction(file["path"], True, time.time_ns() // 1_000_000, True, {}, file["size_bytes"])
+    return RemoveAction(file["path"], True, time.time_ns() // 1_000_000, file["size_bytes"], {})
 
 
 def force(location: LakeLocation, names: Sequence[str]) -> None:
