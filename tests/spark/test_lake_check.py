@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from reput.errors import ConfigError, StoreError
 from reput.store.disk.sealed_file import seal
@@ -28,7 +26,7 @@ from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance
-from spark.exporting import export_log, without_spark
+from spark.exporting import without_spark
 from spark.lakes import lake_rows
 from written_log import START_MS, WrittenLog
 
@@ -226,7 +224,8 @@ def test_a_file_that_is_gone_damaged_or_wrongly_described_is_named(lake: Lake):
         report = lake.check()
         assert counts_of(report) == {"missing": count, "unreadable": 1}
         assert any(
-            text.startswith("a file of the lake cannot be read: file=topic=") for text in report.views["lake"].differences
+            text.startswith("a file of the lake cannot be read: file=topic=")
+            for text in report.views["lake"].differences
         )
         path.write_bytes(kept)
     (log,) = (path for path in (lake.path / "_delta_log").glob("*.json") if '"add"' in path.read_text())

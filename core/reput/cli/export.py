@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Annotated, Any
 

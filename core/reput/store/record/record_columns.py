@@ -395,7 +395,9 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
         return columns, ""
     count = int(np.argmin(good))
     if known_magic[count] and consistent[count]:
-        reason = f"the record's own offset is not its place: own_offset={int(columns.header['commit_log_offset'][count])}"
+        reason = (
+            f"the record's own offset is not its place: own_offset={int(columns.header['commit_log_offset'][count])}"
+        )
     else:
         size = int(columns.header["record_size"][count])
         reason = f"the record's sizes contradict each other: record_size={size}"

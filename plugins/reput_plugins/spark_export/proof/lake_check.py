@@ -340,9 +340,7 @@ class RowTotals:
     def compare_watermarks(self, watermarks: Sequence[Watermark]) -> WatermarkReport:
         """Compare the sums of the rows with what their transactions said."""
         wrong = 0
-        for mark, rows, crc in zip(
-            watermarks, self.watermark_rows.tolist(), self.watermark_sums.tolist(), strict=True
-        ):
+        for mark, rows, crc in zip(watermarks, self.watermark_rows.tolist(), self.watermark_sums.tolist(), strict=True):
             if (mark.rows, mark.crc) != (rows, crc):
                 wrong += 1
                 text = f"rows differ from their watermark: from={mark.begin} until={mark.until} "
@@ -361,4 +359,3 @@ def kept_topics(table: DeltaTable) -> list[str] | None:
     """Return the topics that the table keeps, None for all."""
     kept = table.metadata().configuration.get(SELECTION_SETTING)
     return None if kept is None else kept.split(",")
-

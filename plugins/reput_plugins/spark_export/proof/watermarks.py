@@ -101,7 +101,9 @@ def catch_up(
             if count is not None and count <= 0:
                 return
             entries = sorted(table.history(count), key=lambda entry: entry["version"])
-            commit(location, marks, table, entries, store_name, frozenset(store_ids), Transaction(app_id, table.version()))
+            commit(
+                location, marks, table, entries, store_name, frozenset(store_ids), Transaction(app_id, table.version())
+            )
             return
         except CommitFailedError as error:
             # Another store's exporter came first.
@@ -176,9 +178,11 @@ def cut_marks(marks: Sequence[Watermark], table: DeltaTable, at: int) -> list[Wa
 def sums_of(table: DeltaTable, store_name: str, begin: int, until: int) -> tuple[int, int]:
     """Return count and sum of the rows of a store in [begin, until)."""
     offset = pc.field("commitLogOffset")
-    wanted = (pc.field("store") == store_name) & (offset >= begin) & (offset < until)
+    wanted = (offset >= begin) & (offset < until)
     rows = crc = 0
-    for batch in table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=wanted).to_batches():
+    for batch in table.to_pyarrow_dataset().scanner(columns=[*ROW_COLUMNS, "store"], filter=wanted).to_batches():
+        # Not in the condition on the files: their statistics and the column may have different types of text.
+        batch = batch.filter(pc.equal(batch["store"].cast(pa.string()), store_name))
         rows += batch.num_rows
         crc += int(row_crc(*(batch[name].to_numpy() for name in ROW_COLUMNS)).sum())
     return rows, crc
