@@ -23,6 +23,9 @@ from reput.store.disk.sealed_file import seal
 from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import StoreIdentity
 from reput_plugins.spark_export import check_lake
+
+# Imported before exports run without Spark, so that it keeps the real one.
+from reput_plugins.spark_export.engine import ranges
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance
@@ -372,6 +375,7 @@ def test_check_lake_prints_the_report(lake: Lake, capsys: pytest.CaptureFixture[
 @pytest.mark.spark
 def test_spark_s_report_is_that_of_the_local_engine(spark: Any, lake: Lake):
     """Workers take ranges of the log and files of the lake."""
+    assert ranges.engine_session
     lake.tamper(lambda rows: with_value(rows.slice(3), 17, "body", b"another"))
     reports = [lake.check(engine=engine) for engine in ("local", "spark")]
     cost = {"seconds": 0.0, "mb_per_s": 0.0}

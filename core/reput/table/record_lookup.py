@@ -63,7 +63,7 @@ class RecordLookup:
         return np.where(possible, size, wanted)
 
     def read(self, commit_log_offset: Array, size: Array) -> tuple[Array, int]:
-        """Read the ranges into the buffer; return where each begins there, -1 if not at all, and how many bytes it has."""
+        """Read the ranges into the buffer; return where each begins there, -1 if not at all, and the bytes in use."""
         begin, segment = commit_log_offset, commit_log_offset // self.segments.segment_size
         end = np.minimum(begin + size, (segment + 1) * self.segments.segment_size)
         # A run ends where the next range begins far behind everything before it, or in another segment.
@@ -82,7 +82,7 @@ class RecordLookup:
         return np.where(within + RECORD_SIZE_MIN <= got[run_of], within + run_place[run_of], -1), total
 
     def read_runs(self, begins: list[int], ends: list[int], places: list[int]) -> Array:
-        """Read runs of bytes to their places in the buffer, and return how many bytes each got; 0: no segment has it."""
+        """Read runs of bytes to their places in the buffer; return how many bytes each got, 0 if no segment has it."""
         view = memoryview(self.buffer)
         got = np.zeros(len(begins), np.int64)
         segment: Segment | None = None

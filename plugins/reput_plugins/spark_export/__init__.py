@@ -4,9 +4,9 @@ Spark is the control plane (ranges, retries, cluster). Python workers are the da
 log and write Parquet files themselves. ``deltalake`` commits the table with the log's end offset as the transaction
 version, so every reader sees every record exactly once, whichever process is killed.
 
-`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it with
-the log. Importing this module loads
-neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
+`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it
+with the log. Importing this module loads neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless
+Spark runs elsewhere.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
-    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: an older reput made the transaction.
+    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: of an older reput.
     """
 
     begin: int

@@ -57,7 +57,8 @@ class BlockSums:
         difference = BlockSums()
         difference.merge(self)
         difference.join(other.blocks, -other.counts, np.uint64(0) - other.sums)
-        return difference.blocks[(difference.counts != 0) | (difference.sums != 0)].tolist()
+        found: list[int] = difference.blocks[(difference.counts != 0) | (difference.sums != 0)].tolist()
+        return found
 
 
 def mixed(numbers: Array) -> Array:

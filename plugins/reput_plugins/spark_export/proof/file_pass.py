@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -78,7 +79,7 @@ class FilePass:
         self.plan = plan
         self.file = file
         self.findings = FileFindings(file, len(plan.watermarks))
-        self.lookup = RecordLookup(Segments(f"{plan.store}/commitlog"))
+        self.lookup = RecordLookup(Segments(Path(plan.store) / "commitlog"))
         self.watermark_begins = np.array([begin for begin, _ in plan.watermarks], np.int64)
         self.watermark_ends = np.array([until for _, until in plan.watermarks], np.int64)
         self.decoder: BatchDecoder | None = None
@@ -221,10 +222,11 @@ class FilePass:
     def check_statistics(self) -> None:
         """Note that readers skip rows of the file, because the table describes it wrongly."""
         file, findings = self.file, self.findings
-        for told, true, is_wrong in (
-            (file.offset_min, findings.offset_min, lambda told, true: true < told),
-            (file.offset_max, findings.offset_max, lambda told, true: true > told),
-        ):
-            if told is not None and true is not None and is_wrong(told, true):
-                text = f"row outside the statistics of its file: commit_log_offset={true} file={file.path} told={told}"
-                findings.differences.note("hidden", true, text)
+        low, high = findings.offset_min, findings.offset_max
+        if low is None or high is None or file.offset_min is None or file.offset_max is None:
+            return
+        if file.offset_min <= low and high <= file.offset_max:
+            return
+        at = low if low < file.offset_min else high
+        text = f"row outside the statistics of its file: commit_log_offset={at} file={file.path} "
+        findings.differences.note("hidden", at, f"{text}told_min={file.offset_min} told_max={file.offset_max}")

@@ -274,7 +274,10 @@ class LakeCheck:
         """Yield what else is worth knowing."""
         yield "only the lake was compared with the log; `reput check STORE` checks the store's own views"
         if rows.below_count:
-            yield f"rows are the only copy of records that retention removed, and cannot be compared: rows={rows.below_count}"
+            yield (
+                "rows are the only copy of records that retention removed, and cannot be compared: "
+                f"rows={rows.below_count}"
+            )
         for one in left_out:
             yield f"the lake left out what was damaged: from={one.begin} until={one.end} reason={one.reason!r}"
 

@@ -22,7 +22,7 @@ UNREADABLE_FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
 
 class LakeFile(msgspec.Struct, frozen=True):
-    """One file of the table, as a transaction describes it: offsets from *offset_min* to *offset_max*, None: unknown."""
+    """One file of the table, as a transaction describes it: its least and greatest offset and store, None: unknown."""
 
     path: str
     size: int
@@ -98,7 +98,7 @@ def files_of(table: DeltaTable, address: str) -> list[LakeFile]:
             ("store_max", f"max.{STORE_COLUMN}"),
         )
     }
-    columns["path"] = [unquote(path) for path in columns["path"]]
+    columns["path"] = [unquote(str(path)) for path in columns["path"]]
     columns["date"] = [None if day is None else day.isoformat() for day in columns["date"]]
     rows = zip(*columns.values(), strict=True)
     return sorted((LakeFile(*row) for row in rows), key=lambda file: (file.offset_min or 0, file.path))

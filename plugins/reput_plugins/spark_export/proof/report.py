@@ -1,4 +1,4 @@
-"""LakeCheckReport: what `check --lake` found, in the fields that scripts rely on: those of `check`, and the lake's own."""
+"""LakeCheckReport: what `check --lake` found, in the fields of `check` that scripts rely on, and the lake's own."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     ((bodyCRC & 2147483647) + 1) * (commitLogOffset % 2147483647 + 1) + storeSize, modulo 2147483647
 
-The product stays below 2**63, and the sum of up to 2**32 rows, too. SQL engines therefore compute it with BIGINT, in any
-order of the rows.
+The product stays below 2**63, and the sum of up to 2**32 rows, too. SQL engines therefore compute it with BIGINT, in
+any order of the rows.
 """
 
 from __future__ import annotations
