@@ -3,6 +3,7 @@
     decode       commit-log bytes to Arrow record batches, one process, every column; with and without comparing
                  every CRC
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
+    check_lake   that lake compared with the log, row by row, by threads of one process
     first_commit from nothing to a transaction, including Spark's start, with a class-data archive
     follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
                  last; then 100 messages per second: duration of its micro-batches, and delay of messages into the lake.
@@ -28,7 +29,8 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.plugin_jobs import DELTA, find_export
+from reput.errors import DispatcherError
+from reput.plugin_jobs import DELTA, DELTA_CHECK, find_export
 from reput.table import LogTable, table_options
 
 __all__ = ["fill_log", "measure_export"]
@@ -160,6 +162,9 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     try:
         reports = [find_export(DELTA)(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
+        checks = [find_export(DELTA_CHECK)(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
+        if not all(check.ok for check in checks):
+            raise DispatcherError(f"an export is not equal to its log: {checks}", "Report this.")
         for number in range(ROUNDS):
             shutil.rmtree(scratch / f"warm-{number}")
         rates = [rate(report.until - report.begin, report.seconds) for report in reports]
@@ -179,6 +184,8 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             "parquet_bytes": reports[0].bytes,
             "mb_per_s": max(rates),
             "all_mb_per_s": rates,
+            "check_lake_mb_per_s": max(check.lake.mb_per_s for check in checks),
+            "all_check_lake_mb_per_s": [check.lake.mb_per_s for check in checks],
             "df_write_mb_per_s": through_spark,
             "times_df_write": round(max(rates) / through_spark, 2),
         }

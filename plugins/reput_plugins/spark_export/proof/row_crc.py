@@ -12,15 +12,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ROW_CRC_SQL", "row_crc"]
+__all__ = ["row_crc"]
 
 Array = np.ndarray[Any, Any]
 
 MODULUS = 2**31 - 1
-
-ROW_CRC_SQL = (
-    "(((cast(bodyCRC as bigint) & 2147483647) + 1) * (commitLogOffset % 2147483647 + 1) + storeSize) % 2147483647"
-)
 
 
 def row_crc(commit_log_offset: Array, store_size: Array, body_crc: Array) -> Array:
