@@ -16,6 +16,7 @@ from reput_plugins.spark_export import export_job, spark_session
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 
@@ -51,7 +52,7 @@ def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: An
     plan = SinkPlan(store, target.location, "export", TableOptions())
     maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)
     begun.set()
-    begin, end = target.committed(target.location.table()) or 0, log.find_durable_end()
+    begin, end = target.committed(open_table(target.location)) or 0, log.find_durable_end()
     while begin < end:
         cuts = [begin, *(log.next_record(begin + part * batch_bytes // 2, end) for part in (1, 2))]
         tasks = [

@@ -18,6 +18,7 @@ import pytest
 
 import reput
 from command_line import run_reput
+from process_tree import descendants
 from reput.store.state.epochs import read_epochs
 from reput.table import LogTable
 from reput_hooks import Cursor, DispatchBatch, DispatcherContext
@@ -251,26 +252,6 @@ def test_retention_waits_for_the_lake_and_what_it_took_is_a_gap(spark: Any, tmp_
             writer.wait_for("spark_export", end, timeout=120)
             assert exporter(writer).gap_bytes == segments()[0] - exported
     assert offsets_in(lake) == [*first, *(offset for offset in second if offset >= segments()[0])]
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below *pid*, with their command lines."""
-    found: dict[int, str] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found[int(path.name)] = f"{parent} " + (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-    below: dict[int, str] = {}
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        for child, text in found.items():
-            if text.split(" ", 1)[0] == str(parent) and child not in below:
-                below[child] = text.split(" ", 1)[1]
-                waiting.append(child)
-    return below
 
 
 def exporter(store: Any) -> Any:

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 from deltalake import DeltaTable
 
 from reput_plugins.spark_export import check_lake
+from reput_plugins.spark_export.lakes.opening import open_table
 from spark.exporting import export_log, lake_of, merge
 from spark.lakes import offsets_by_reader, offsets_in
 from written_log import START_MS, WrittenLog
@@ -80,7 +81,7 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
     for _ in range(KILLS):
         with running(export_log, store, lake, 4096, True):
             time.sleep(times.uniform(0, 0.2))
-        committed = kept.committed(DeltaTable(lake)) or 0
+        committed = kept.committed(open_table(kept.location)) or 0
         assert offsets_in(Path(lake)) == log.offsets[: ends.index(committed)]
     with running(export_log, store, lake, 16384, True) as last:
         last.join(SECONDS_MAX)
@@ -117,9 +118,9 @@ def test_merging_that_is_killed_changes_no_row(spark: Any, tmp_path: Path):
         assert last.exitcode == 0
     table = DeltaTable(lake)
     assert table.version() > version
-    assert kept.location.file_names(table) < names_on_disk(lake)
+    assert {file.path for file in open_table(kept.location).files()} < names_on_disk(lake)
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
-    assert names_on_disk(lake) == kept.location.file_names(table)
+    assert names_on_disk(lake) == {file.path for file in open_table(kept.location).files()}
     found = offsets_by_reader(lake, spark)
     assert found == dict.fromkeys(found, log.offsets)
-    assert kept.committed(table) == log.end
+    assert kept.committed(open_table(kept.location)) == log.end

@@ -36,8 +36,10 @@ Progress = Callable[[int, int], None]
 class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """One transaction of the lake: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
-    *seconds* count from the previous transaction, or from the call. *lag_bytes* of the log are durable but not yet in
-    the lake. *damage* lists the ranges that were skipped with ``on_corruption="report"``.
+    *seconds* count from the previous transaction, or from the call. *lag_bytes* and *lag_messages* of the log are
+    durable but not yet in the lake, and *lag_seconds* is the age of the oldest of these messages. More than 64 MiB
+    of messages are not counted but estimated. *damage* lists the ranges that were skipped with
+    ``on_corruption="report"``.
     """
 
     begin: int
@@ -48,6 +50,8 @@ class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     seconds: float
     table_version: int
     lag_bytes: int
+    lag_messages: int
+    lag_seconds: float
     damage: tuple[BadRange, ...] = ()
 
 
@@ -93,6 +97,7 @@ def follow(
     from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.lakes.opening import find_table
     from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
@@ -108,7 +113,7 @@ def follow(
     log = LogTable(store_directory, options)
     target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
     schema = lake_schema(options.row_format)
-    existing = location.open()
+    existing = find_table(location)
     if existing is None:
         # An existing lake continues without a topic that was deleted in the meantime.
         require_topics(log, chosen or ())
@@ -137,7 +142,10 @@ def follow(
             until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
             run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
             done, committed_at = until, time.monotonic()
-            table.update_incremental()
+            table.update()
+            # It is told of what came while the transaction was made, too.
+            end = max(end, log.find_durable_end())
+            lag = log.lag(done, end)
             for number, added in target.commits_since(table, version):
                 now = time.monotonic()
                 yield FollowRow(
@@ -148,7 +156,9 @@ def follow(
                     added.bytes,
                     round(now - began, 3),
                     number,
-                    max(end - done, 0),
+                    lag.byte_count,
+                    lag.messages,
+                    lag.seconds,
                     added.damage,
                 )
                 began = now

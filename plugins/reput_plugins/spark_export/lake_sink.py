@@ -19,10 +19,11 @@ from reput.store.log.segments import Segments
 from reput.store.state.identity import read_store_id
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.lake import lake_errors
 from reput_plugins.spark_export.lake_continuation import lake_of_store
-from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.parquet_files import ParquetFile, lake_schema, write_range
+from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.parquet_files import lake_schema, write_range
 
 __all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_chosen"]
 
@@ -132,7 +133,7 @@ def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     """
     paths = [file.path for task in written for file in task.files]
     try:
-        named = plan.lake.file_names(plan.lake.table())
+        named = {file.path for file in open_table(plan.lake).files()}
         plan.lake.remove([path for path in paths if path not in named])
     except (OSError, DispatcherError):
         return

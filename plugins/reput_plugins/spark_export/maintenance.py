@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 
-import pyarrow as pa
-from deltalake import DeltaTable, WriterProperties
-from deltalake.exceptions import CommitFailedError, DeltaError
-
-from reput.errors import DispatcherError
-from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
-from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
+from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable
+from reput_plugins.spark_export.lakes.opening import open_table
 
 __all__ = ["Maintenance", "days_to_merge", "merged_size"]
 
@@ -79,15 +74,13 @@ class Maintenance:
         removed = self.merge(alive)
         alive()
         if self.vacuum_hours:
-            with self.refusals():
-                # A running batch has files that no transaction names yet; they are far younger than the limit.
-                unused = self.lake.table().vacuum(
-                    retention_hours=self.vacuum_hours, dry_run=True, enforce_retention_duration=False, full=True
-                )
-                # The library would also remove unrelated files in the folder.
-                own = [name for name in unused if OWN_FILE.fullmatch(name)]
+            # A running batch has files that no transaction names yet; they are far younger than the limit.
+            unused = open_table(self.lake).unnamed_files(self.vacuum_hours)
+            # A folder may hold unrelated files.
+            own = [name for name in unused if OWN_FILE.fullmatch(name)]
+            with lake_errors(self.lake.address):
                 self.lake.remove(own)
-                removed += len(own)
+            removed += len(own)
         return removed
 
     def merge(self, alive: Callable[[], None]) -> int:
@@ -98,47 +91,24 @@ class Maintenance:
         """
         self.commits = removed = 0
         today = datetime.fromtimestamp(self.now(), UTC).date()
-        for day, size in days_to_merge(self.lake.table(), today):
+        for day, size in days_to_merge(open_table(self.lake), today):
             alive()
             try:
-                with self.refusals():
-                    metrics = self.lake.table().optimize.compact(
-                        partition_filters=[("date", "=", day)],
-                        target_size=size,
-                        writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
-                    )
-            except CommitFailedError:
+                removed += open_table(self.lake).merge_files(day, size)
+            except CommitConflict:
                 # Another process merged or deleted in the same day. The next run finds what is left to do.
                 continue
-            removed += int(metrics["numFilesRemoved"])
         return removed
 
-    @contextmanager
-    def refusals(self) -> Iterator[None]:
-        """Have what the Delta library cannot do meanwhile come out as one sentence.
 
-        Raises:
-            DispatcherError: the lake cannot be written.
-            CommitFailedError: another transaction came first.
-        """
-        try:
-            yield
-        except CommitFailedError:
-            raise
-        except (OSError, DeltaError) as error:
-            raise DispatcherError(
-                f"the files of the lake cannot be merged: lake={self.lake.address} error={one_line(error)}", LAKE_ADVICE
-            ) from None
-
-
-def days_to_merge(table: DeltaTable, today: date) -> list[tuple[str, int]]:
+def days_to_merge(table: LakeTable, today: date) -> list[tuple[str, int]]:
     """Return (day as text, target size) for each day in which some topic has files worth merging."""
-    sizes: dict[tuple[str | None, date], list[int]] = defaultdict(list)
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = (actions[name].to_pylist() for name in ("partition.topic", "partition.date", "size_bytes"))
-    for topic, day, size in zip(*columns, strict=True):
+    sizes: dict[tuple[tuple[str | None, ...], date], list[int]] = defaultdict(list)
+    for file in table.files():
+        day = file.partition["date"]
         if day is not None:
-            sizes[topic, day].append(size)
+            others = tuple(value for name, value in file.partition.items() if name != "date")
+            sizes[others, date.fromisoformat(day)].append(file.size)
     found = ((day, merged_size(files, day < today)) for (_, day), files in sizes.items())
     return sorted({(day.isoformat(), size) for day, size in found if size is not None})
 

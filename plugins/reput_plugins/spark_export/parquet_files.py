@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,10 @@ from reput.table import BadRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "ParquetFile", "file_format", "lake_schema", "write_range"]
+__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "file_format", "lake_schema", "write_range"]
 
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
@@ -63,21 +63,6 @@ DICTIONARY_COLUMNS = [
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 
 Array = np.ndarray[Any, Any]
-
-
-class ParquetFile(msgspec.Struct, frozen=True):
-    """One file: *path* relative to the lake, *partition* in the form of a transaction, *statistics* as JSON.
-
-    *crc* is the sum of `row_crc` over its rows.
-    """
-
-    path: str
-    size: int
-    written_ms: int
-    row_count: int
-    partition: dict[str, str | None]
-    statistics: str
-    crc: int = 0
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
@@ -250,18 +235,21 @@ class PartitionFile:
         # In an object store the file exists only once this returns, and is then complete and durable.
         self.output.close()
         (metadata,) = self.metadata
+        lowest, highest = self.bounds(metadata)
         return ParquetFile(
             self.name,
             size,
             time.time_ns() // 1_000_000,
             metadata.num_rows,
             {"topic": self.topic, "date": self.date},
-            json.dumps(self.statistics(metadata)),
+            lowest,
+            highest,
+            dict.fromkeys(lowest, 0),
             self.crc,
         )
 
-    def statistics(self, metadata: pq.FileMetaData) -> dict[str, Any]:
-        """Return the statistics by which lake readers skip files."""
+    def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the lowest and highest values by which lake readers skip files."""
         lowest: dict[str, Any] = {}
         highest: dict[str, Any] = {}
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -269,14 +257,9 @@ class PartitionFile:
             name = metadata.schema.column(number).path
             if name in STATISTICS_COLUMNS and (name != "storeTimestamp" or self.date is not None):
                 found = [group.column(number).statistics for group in groups]
-                lowest[name] = plain(min(statistics.min for statistics in found))
-                highest[name] = plain(max(statistics.max for statistics in found))
-        return {
-            "numRecords": metadata.num_rows,
-            "minValues": lowest,
-            "maxValues": highest,
-            "nullCount": dict.fromkeys(lowest, 0),
-        }
+                lowest[name] = min(statistics.min for statistics in found)
+                highest[name] = max(statistics.max for statistics in found)
+        return lowest, highest
 
     def abandon(self) -> None:
         """Remove the file."""
@@ -289,13 +272,6 @@ class PartitionFile:
         with contextlib.suppress(OSError):
             self.output.close()
         self.lake.remove([self.name])
-
-
-def plain(value: Any) -> Any:
-    """Return a value in the form of the lake's statistics: times as text, in ms."""
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    return value
 
 
 def folder_name(column: str, value: str | None) -> str:

@@ -18,17 +18,19 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError
 
-from reput.errors import StoreError
+from reput.errors import ConfigError, StoreError
 from reput.store.log.bad_range import BadRange
 from reput.store.recovery.check_report import ViewReport
 from reput.store.state.identity import read_identity, require_store
 from reput.table import LogTable, table_options
 from reput_plugins.spark_export.lake import COMMIT_INFO, SELECTION_SETTING
 from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import LakeLocation, one_line
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS
 from reput_plugins.spark_export.proof.block_sums import BlockSums
@@ -94,8 +96,8 @@ class LakeCheck:
         self.store = store
         self.location = location
         # The table before the log: whatever the table has is then in the log as well.
-        self.table = location.table()
-        exports = all_sources(location)
+        self.table = open_table(location)
+        exports = all_sources(self.table)
         self.export_name = name or (next(iter(exports)) if len(exports) == 1 else EXPORT_NAME)
         topics = kept_topics(self.table)
         self.options = table_options(topics=None if topics is None else frozenset(topics), on_corruption="report")
@@ -113,7 +115,7 @@ class LakeCheck:
                 f"lake_store_id={','.join(held)} name={self.export_name}",
                 "Name the store that it is with --store-id, or the export with --name.",
             )
-        if mixed_exports(location, self.table):
+        if mixed_exports(self.table):
             raise StoreError(
                 f"the lake has rows of several exports, and cannot tell which export wrote them: "
                 f"lake={location.address}",
@@ -122,14 +124,15 @@ class LakeCheck:
         self.lake = lake
         if self.source is not None:
             known = self.source.cursor.store_id
-            row_store = row_name(location, known, self.export_name)
+            row_store = row_name(self.table, known, self.export_name)
             self.lake = lake_of_store(location, self.export_name, store, recorded or known, row_store)
         self.store_name = self.lake.rows_of(self.table)
-        self.files = files_of(self.table, location.address)
+        refuse_unreadable(self.table, location)
+        self.files = files_of(self.table)
         self.watermarks = [] if self.store_name is None else self.known_watermarks()
         self.log_end = self.log.find_end()
         self.offset_min = self.log.segments.offset_min
-        self.plan = self.make_plan(all_sources(location))
+        self.plan = self.make_plan(exports)
 
     def known_watermarks(self) -> list[Watermark]:
         """Return the watermarks of the rows that the table has in its present version."""
@@ -142,10 +145,8 @@ class LakeCheck:
         lake_end = self.offset_min if self.source is None else self.source.cursor.commit_log_offset
         cut = None if self.source is None else find_cut(self.lake, self.source, self.log)
         until = max(lake_end if cut is None else min(cut.commit_log_offset, lake_end), self.offset_min)
-        names = {
-            row_name(self.location, cursor.store_id, export) for export, known in exports.items() for cursor in known
-        }
-        present = {field.name for field in self.table.schema().fields}
+        names = {row_name(self.table, cursor.store_id, export) for export, known in exports.items() for cursor in known}
+        present = set(self.table.schema().names)
         columns = [name for name in self.options.row_format.schema().names if name in present]
         return ProofPlan(
             str(self.store),
@@ -197,7 +198,7 @@ class LakeCheck:
         """Return the ranges that transactions left out, and which the table still remembers."""
         found: list[BadRange] = []
         for entry in self.table.history():
-            commit = entry.get(COMMIT_INFO)
+            commit = entry.info.get(COMMIT_INFO)
             if commit and self.lake.is_own(commit):
                 found += msgspec.convert(commit.get("damage", []), list[BadRange])
         return sorted(set(found), key=lambda damaged: damaged.begin)
@@ -358,7 +359,22 @@ def covers(known: BadRange, found: BadRange) -> bool:
     return known.begin <= found.begin and found.end <= known.end
 
 
-def kept_topics(table: DeltaTable) -> list[str] | None:
+def refuse_unreadable(table: LakeTable, location: LakeLocation) -> None:
+    """Refuse a table whose files alone do not tell its rows, because another writer marks rows as deleted.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    try:
+        table.dataset()
+    except DeltaProtocolError as error:
+        raise ConfigError(
+            f"the table has features that a check does not read: lake={location.address} error={one_line(error)}",
+            "Rewrite the table without them; an export does not need them.",
+        ) from None
+
+
+def kept_topics(table: LakeTable) -> list[str] | None:
     """Return the topics that the table keeps, None for all."""
-    kept = table.metadata().configuration.get(SELECTION_SETTING)
+    kept = table.properties().get(SELECTION_SETTING)
     return None if kept is None else kept.split(",")

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 import msgspec
-import pyarrow as pa
-from deltalake import DeltaTable
 
-from reput.errors import ConfigError
 from reput.store.log.bad_range import BadRange
 from reput.table import TableOptions
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
 __all__ = ["OFFSET_COLUMN", "LakeFile", "ProofPlan", "files_of"]
 
 OFFSET_COLUMN = "commitLogOffset"
-# Of a table with these, a row of a file may be deleted although the file is in the table.
-UNREADABLE_FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
 
 class LakeFile(msgspec.Struct, frozen=True):
@@ -72,33 +66,19 @@ class ProofPlan(msgspec.Struct, frozen=True):
     watermarks: tuple[tuple[int, int], ...] = ()
 
 
-def files_of(table: DeltaTable, address: str) -> list[LakeFile]:
-    """Return the files of *table*.
-
-    Raises:
-        ConfigError: the table needs more than its files to be read.
-    """
-    features = UNREADABLE_FEATURES.intersection(table.protocol().reader_features or ())
-    if features:
-        raise ConfigError(
-            f"the table has features that a check does not read: lake={address} features={','.join(sorted(features))}",
-            "Rewrite it without them; an export does not need them.",
+def files_of(table: LakeTable) -> list[LakeFile]:
+    """Return the files of *table*, in the order of their offsets."""
+    found = [
+        LakeFile(
+            file.path,
+            file.size,
+            file.partition.get("topic"),
+            file.partition.get("date"),
+            file.minimum.get(OFFSET_COLUMN),
+            file.maximum.get(OFFSET_COLUMN),
+            file.minimum.get(STORE_COLUMN),
+            file.maximum.get(STORE_COLUMN),
         )
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {
-        name: actions[column].to_pylist() if column in actions.column_names else [None] * actions.num_rows
-        for name, column in (
-            ("path", "path"),
-            ("size", "size_bytes"),
-            ("topic", "partition.topic"),
-            ("date", "partition.date"),
-            ("offset_min", f"min.{OFFSET_COLUMN}"),
-            ("offset_max", f"max.{OFFSET_COLUMN}"),
-            ("store_min", f"min.{STORE_COLUMN}"),
-            ("store_max", f"max.{STORE_COLUMN}"),
-        )
-    }
-    columns["path"] = [unquote(str(path)) for path in columns["path"]]
-    columns["date"] = [None if day is None else day.isoformat() for day in columns["date"]]
-    rows = zip(*columns.values(), strict=True)
-    return sorted((LakeFile(*row) for row in rows), key=lambda file: (file.offset_min or 0, file.path))
+        for file in table.files()
+    ]
+    return sorted(found, key=lambda file: (file.offset_min or 0, file.path))

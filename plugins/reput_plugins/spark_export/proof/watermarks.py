@@ -31,6 +31,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
+from reput_plugins.spark_export.lakes.delta_table import open_delta_table
+from reput_plugins.spark_export.lakes.lake_table import LakeTable, TableTransaction
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = ["CUT_INFO", "FOLDER", "Watermark", "catch_up", "read_watermarks"]
@@ -76,13 +78,11 @@ def location_of(lake: LakeLocation) -> LakeLocation:
 def read_watermarks(lake: LakeLocation, store_name: str) -> list[Watermark]:
     """Return the watermarks of a store, ascending; none if the lake has no such table."""
     location = location_of(lake)
-    table = location.open()
-    return [] if table is None else marks_in(location, files_of_store(table, store_name))
+    table = open_delta_table(location)
+    return [] if table is None else marks_in(location, files_of_store(table.delta, store_name))
 
 
-def catch_up(
-    lake: LakeLocation, table: DeltaTable, store_name: str, store_ids: Iterable[str], export_name: str
-) -> None:
+def catch_up(lake: LakeLocation, table: LakeTable, store_name: str, store_ids: Iterable[str], export_name: str) -> None:
     """Bring the watermarks of one store up to the present version of the lake's *table*.
 
     Args:
@@ -95,12 +95,13 @@ def catch_up(
     app_id = f"{APP_PREFIX}:{store_name}:{export_name}"
     for attempt in range(ATTEMPTS):
         try:
-            marks = location.open() or create(location)
+            opened = open_delta_table(location)
+            marks = create(location) if opened is None else opened.delta
             done = marks.transaction_version(app_id)
             count = None if done is None else table.version() - done
             if count is not None and count <= 0:
                 return
-            entries = sorted(table.history(count), key=lambda entry: entry["version"])
+            entries = sorted(table.history(count), key=lambda entry: entry.version)
             commit(
                 location, marks, table, entries, store_name, frozenset(store_ids), Transaction(app_id, table.version())
             )
@@ -128,8 +129,8 @@ def create(location: LakeLocation) -> DeltaTable:
 def commit(
     location: LakeLocation,
     marks: DeltaTable,
-    table: DeltaTable,
-    entries: Sequence[dict[str, Any]],
+    table: LakeTable,
+    entries: Sequence[TableTransaction],
     store_name: str,
     store_ids: frozenset[str],
     transaction: Transaction,
@@ -138,7 +139,7 @@ def commit(
     added: list[Watermark] = []
     removed: list[dict[str, Any]] = []
     for entry in entries:
-        cut, info = entry.get(CUT_INFO), entry.get("reput")
+        cut, info = entry.info.get(CUT_INFO), entry.info.get("reput")
         if cut and cut["store"] == store_name:
             if not removed:
                 removed = files_of_store(marks, store_name)
@@ -146,7 +147,7 @@ def commit(
             added = cut_marks(added, table, cut["at"])
         if info and info.get("store") in store_ids and info.get("crc") is not None:
             added.append(
-                Watermark(store_name, info["from"], info["until"], info["records"], info["crc"], entry["version"])
+                Watermark(store_name, info["from"], info["until"], info["records"], info["crc"], entry.version)
             )
     if not removed:
         small = [file for file in files_of_store(marks, store_name) if file["size_bytes"] < SMALL_SIZE]
@@ -165,7 +166,7 @@ def commit(
         marks.vacuum(retention_hours=VACUUM_HOURS, dry_run=False, enforce_retention_duration=False)
 
 
-def cut_marks(marks: Sequence[Watermark], table: DeltaTable, at: int) -> list[Watermark]:
+def cut_marks(marks: Sequence[Watermark], table: LakeTable, at: int) -> list[Watermark]:
     """Return what is left of *marks* when the rows from *at* on are deleted from *table*."""
     kept = [mark for mark in marks if mark.until <= at]
     for mark in marks:
@@ -175,12 +176,12 @@ def cut_marks(marks: Sequence[Watermark], table: DeltaTable, at: int) -> list[Wa
     return kept
 
 
-def sums_of(table: DeltaTable, store_name: str, begin: int, until: int) -> tuple[int, int]:
+def sums_of(table: LakeTable, store_name: str, begin: int, until: int) -> tuple[int, int]:
     """Return count and sum of the rows of a store in [begin, until)."""
     offset = pc.field("commitLogOffset")
     wanted = (offset >= begin) & (offset < until)
     rows = crc = 0
-    for batch in table.to_pyarrow_dataset().scanner(columns=[*ROW_COLUMNS, "store"], filter=wanted).to_batches():
+    for batch in table.dataset().scanner(columns=[*ROW_COLUMNS, "store"], filter=wanted).to_batches():
         # Not in the condition on the files: their statistics and the column may have different types of text.
         batch = batch.filter(pc.equal(batch["store"].cast(pa.string()), store_name))
         rows += batch.num_rows
