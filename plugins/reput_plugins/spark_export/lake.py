@@ -247,7 +247,7 @@ class Lake:
             if now != committed:
                 raise self.moved(now, begin) from None
             raise self.refused(error) from None
-        self.add_watermarks(table)
+        self.add_watermarks(open_table(self.location))
         return added
 
     def add_watermarks(self, table: LakeTable) -> None:
@@ -307,7 +307,7 @@ class Lake:
             table.delete_rows(cursor.commit_log_offset, self.offset_column, of_store, transaction)
         except CommitConflict as error:
             raise self.refused(error) from None
-        self.add_watermarks(table)
+        self.add_watermarks(open_table(self.location))
 
     def numbers(self, cursor: Cursor, retired: Sequence[Cursor]) -> dict[str, int]:
         """Return the numbers by which the table records *cursor* and retires *retired*."""
