@@ -98,10 +98,9 @@ def catch_up(lake: LakeLocation, table: LakeTable, store_name: str, store_ids: I
             opened = open_delta_table(location)
             marks = create(location) if opened is None else opened.delta
             done = marks.transaction_version(app_id)
-            count = None if done is None else table.version() - done
-            if count is not None and count <= 0:
+            if done is not None and table.version() <= done:
                 return
-            entries = sorted(table.history(count), key=lambda entry: entry.version)
+            entries = entries_between(table, -1 if done is None else done)
             commit(
                 location, marks, table, entries, store_name, frozenset(store_ids), Transaction(app_id, table.version())
             )
@@ -112,6 +111,18 @@ def catch_up(lake: LakeLocation, table: LakeTable, store_name: str, store_ids: I
                 raise refused(location, error) from None
         except (OSError, DeltaError) as error:
             raise refused(location, error) from None
+
+
+def entries_between(table: LakeTable, done: int) -> list[TableTransaction]:
+    """Return the transactions after version *done* up to that of *table*, oldest first."""
+    wanted = table.version() - done
+    entries: list[TableTransaction] = []
+    for count in (wanted, None):
+        # The newest ones may be later than the version of *table*.
+        entries = [entry for entry in table.history(count) if done < entry.version <= table.version()]
+        if len(entries) == wanted:
+            break
+    return sorted(entries, key=lambda entry: entry.version)
 
 
 def refused(location: LakeLocation, error: Exception) -> DispatcherError:
