@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ __all__ = ["export_log", "lake_of", "merge", "without_spark"]
 def without_spark() -> Iterator[None]:
     """Make `export` do in this process what Spark would do."""
 
-    def run_job(session: Any, plan: SinkPlan, begin: int, until: int, on_progress: Any, **options: Any) -> None:
-        commit_ranges(plan, [write_ranges(plan, iter([pa.record_batch({"begin": [begin], "until": [until]})]))])
+    def run_job(session: Any, plan: Any, begin: int, until: int, on_progress: Any, **options: Any) -> None:
+        (written,) = plan.write_chosen([(begin, until)], iter([pa.record_batch({"id": [0]})]))
+        plan.commit_ranges([pickle.loads(written["written"][0].as_py())])
 
     with (
         patch.object(export_job, "run_job", run_job),

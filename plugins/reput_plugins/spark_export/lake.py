@@ -27,7 +27,7 @@ from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
-from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
+from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, ParquetFile
 
@@ -62,7 +62,12 @@ class Lake:
     Attributes:
         epochs: the store's epochs, under its id in the lake.
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
+        columns: where a row has the columns of the log.
+        partition_columns: the columns that the folders name.
     """
+
+    columns = LogColumns()
+    partition_columns: tuple[str, ...] = PARTITION_COLUMNS
 
     def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs, store_name: str | None = None) -> None:
         self.location = location
@@ -92,8 +97,8 @@ class Lake:
                     self.location.address,
                     schema,
                     mode="ignore",
-                    partition_by=list(PARTITION_COLUMNS),
-                    configuration=settings,
+                    partition_by=list(self.partition_columns),
+                    configuration={**settings, **self.settings()},
                     storage_options=self.location.storage_options,
                     raise_if_key_not_exists=False,
                 )
@@ -103,6 +108,10 @@ class Lake:
                 ) from None
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
+
+    def settings(self) -> dict[str, str]:
+        """Return further properties of a new table."""
+        return {}
 
     def add_columns(self, table: DeltaTable, schema: pa.Schema) -> DeltaTable:
         """Return the table with the columns added that an older reput did not write; existing rows have null there.
@@ -153,10 +162,10 @@ class Lake:
         if settings[FORMAT_SETTING] not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
             raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
         partitions = table.metadata().partition_columns
-        if partitions != list(PARTITION_COLUMNS):
+        if partitions != list(self.partition_columns):
             raise ConfigError(
                 f"the lake is partitioned differently: lake={self.location.address} columns={','.join(partitions)} "
-                f"needed={','.join(PARTITION_COLUMNS)}",
+                f"needed={','.join(self.partition_columns)}",
                 "Name a separate folder.",
             )
         kept = settings.get(SELECTION_SETTING)
@@ -254,7 +263,7 @@ class Lake:
         )
         try:
             table.create_write_transaction(
-                actions, "append", fitting(schema, table), list(PARTITION_COLUMNS), commit_properties=properties
+                actions, "append", fitting(schema, table), list(self.partition_columns), commit_properties=properties
             )
         except CommitFailedError as error:
             now = self.location.table().transaction_version(self.app_id(self.epochs.epoch))
@@ -297,7 +306,9 @@ class Lake:
         )
         schema = pa.schema(table.schema().to_arrow())
         try:
-            table.create_write_transaction([], "append", schema, list(PARTITION_COLUMNS), commit_properties=properties)
+            table.create_write_transaction(
+                [], "append", schema, list(self.partition_columns), commit_properties=properties
+            )
         except (OSError, DeltaError) as error:
             raise DispatcherError(
                 f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
@@ -313,11 +324,11 @@ class Lake:
             DispatcherError: the table takes no transaction.
         """
         table = self.location.table()
-        of_store = f" and \"{STORE_COLUMN}\" = '{self.store_name}'" if tells_stores_apart(table) else ""
+        of_store = f" and {self.columns.sql(STORE_COLUMN)} = '{self.store_name}'" if tells_stores_apart(table) else ""
         transactions = self.transactions(cursor, retired)
         try:
             table.delete(
-                f'"commitLogOffset" >= {cursor.commit_log_offset}{of_store}',
+                f"{self.columns.sql('commitLogOffset')} >= {cursor.commit_log_offset}{of_store}",
                 commit_properties=CommitProperties(
                     custom_metadata=self.marks_info(marks), app_transactions=transactions
                 ),

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from reput.table.log_marks import LogMark
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
-__all__ = ["committed_marks", "count_rows", "marks_info", "row_marks"]
+__all__ = ["LogColumns", "committed_marks", "count_rows", "marks_info", "row_marks"]
 
 MARKS_INFO = "reput_marks"
 # Searches go back from the newest transaction, which usually has the marks.
@@ -32,6 +32,27 @@ class CommittedMarks(msgspec.Struct, frozen=True):
     store: str
     export: str
     marks: list[LogMark]
+
+
+class LogColumns(msgspec.Struct, frozen=True):
+    """Where the rows of a lake have the columns of the log.
+
+    Attributes:
+        struct: the struct column whose fields they are; None: they are columns.
+        prefix: before their names.
+    """
+
+    struct: str | None = None
+    prefix: str = ""
+
+    def field(self, name: str) -> pc.Expression:
+        """Return a column of the log as an expression."""
+        name = self.prefix + name
+        return pc.field(name) if self.struct is None else pc.field(self.struct, name)
+
+    def sql(self, name: str) -> str:
+        """Return a column of the log as SQL."""
+        return f'"{self.prefix}{name}"' if self.struct is None else f"\"{self.struct}\"['{self.prefix}{name}']"
 
 
 def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dict[str, Any]:
@@ -50,10 +71,13 @@ def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[
     return None
 
 
-def row_marks(table: DeltaTable, store: str | None, begin: int, until: int, segment_size: int) -> list[LogMark]:
+def row_marks(
+    table: DeltaTable, columns: LogColumns, store: str | None, begin: int, until: int, segment_size: int
+) -> list[LogMark]:
     """Return a mark for each segment's last row that begins in [begin, until), ascending; *store*: None for any."""
     last: dict[int, LogMark] = {}
-    scanner = table.to_pyarrow_dataset().scanner(columns=ROW_COLUMNS, filter=in_range(store, begin, until))
+    wanted = {name: columns.field(name) for name in ROW_COLUMNS}
+    scanner = table.to_pyarrow_dataset().scanner(columns=wanted, filter=in_range(columns, store, begin, until))
     for batch in scanner.to_batches():
         batch = batch.drop_null()
         offsets = batch["commitLogOffset"].to_numpy()
@@ -73,15 +97,15 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
     return LogMark(at.as_py(), size.as_py(), stored.cast(pa.int64()).as_py() // 1000, crc.as_py())
 
 
-def count_rows(table: DeltaTable, store: str | None, begin: int, until: int | None = None) -> int:
+def count_rows(table: DeltaTable, columns: LogColumns, store: str | None, begin: int, until: int | None = None) -> int:
     """Return the number of rows of *store* whose record begins in [begin, until)."""
-    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(store, begin, until)))
+    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(columns, store, begin, until)))
 
 
-def in_range(store: str | None, begin: int, until: int | None) -> pc.Expression:
+def in_range(columns: LogColumns, store: str | None, begin: int, until: int | None) -> pc.Expression:
     """Return the condition that a row belongs to *store* (None: any) and its record begins in [begin, until)."""
-    offset = pc.field("commitLogOffset")
+    offset = columns.field("commitLogOffset")
     wanted = offset >= begin
     if until is not None:
         wanted &= offset < until
-    return wanted if store is None else wanted & (pc.field(STORE_COLUMN) == store)
+    return wanted if store is None else wanted & (columns.field(STORE_COLUMN) == store)

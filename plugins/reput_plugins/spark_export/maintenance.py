@@ -29,7 +29,7 @@ OPEN_DAY_SIZES = (1 << 20, 8 << 20, TARGET_SIZE)
 # Names of files that an export writes, and that the Delta library writes when it merges files or deletes rows.
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 OWN_FILE = re.compile(
-    rf"topic=[^/]*/date=[^/]*/([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
+    rf"([^/]+=[^/]*/)*([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
     r"\.parquet"
 )
 # Transactions between two searches for files to merge.
@@ -37,7 +37,10 @@ COMMITS_BETWEEN_LOOKS = 8
 
 
 class Maintenance:
-    """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*."""
+    """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*.
+
+    *date_column* names the day of the store time, if the lake is partitioned by it.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class Maintenance:
         *,
         interval_ms: int,
         vacuum_hours: int,
+        date_column: str = "date",
         now: Callable[[], float] = time.time,
     ) -> None:
         self.lake = lake
         self.interval_seconds = interval_ms / 1000
         self.vacuum_hours = vacuum_hours
+        self.date_column = date_column
         self.now = now
         self.done_at = now()
         self.commits = 0
@@ -98,12 +103,12 @@ class Maintenance:
         """
         self.commits = removed = 0
         today = datetime.fromtimestamp(self.now(), UTC).date()
-        for day, size in days_to_merge(self.lake.table(), today):
+        for day, size in days_to_merge(self.lake.table(), today, self.date_column):
             alive()
             try:
                 with self.refusals():
                     metrics = self.lake.table().optimize.compact(
-                        partition_filters=[("date", "=", day)],
+                        partition_filters=None if day is None else [(self.date_column, "=", day)],
                         target_size=size,
                         writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
                     )
@@ -131,16 +136,21 @@ class Maintenance:
             ) from None
 
 
-def days_to_merge(table: DeltaTable, today: date) -> list[tuple[str, int]]:
-    """Return (day as text, target size) for each day in which some topic has files worth merging."""
-    sizes: dict[tuple[str | None, date], list[int]] = defaultdict(list)
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = (actions[name].to_pylist() for name in ("partition.topic", "partition.date", "size_bytes"))
-    for topic, day, size in zip(*columns, strict=True):
-        if day is not None:
-            sizes[topic, day].append(size)
-    found = ((day, merged_size(files, day < today)) for (_, day), files in sizes.items())
-    return sorted({(day.isoformat(), size) for day, size in found if size is not None})
+def days_to_merge(table: DeltaTable, today: date, date_column: str = "date") -> list[tuple[str | None, int]]:
+    """Return (day as text, target size) for each day in which some partition has files worth merging.
+
+    The day is None for the whole of a table that is not partitioned by *date_column*.
+    """
+    columns = [f"partition.{name}" for name in table.metadata().partition_columns]
+    dated = f"partition.{date_column}" in columns
+    sizes: dict[tuple[date | None, tuple[object, ...]], list[int]] = defaultdict(list)
+    for row in pa.table(table.get_add_actions(flatten=True)).select([*columns, "size_bytes"]).to_pylist():
+        day = row[f"partition.{date_column}"] if dated else None
+        if day is not None or not dated:
+            sizes[day, tuple(row[name] for name in columns)].append(row["size_bytes"])
+    found = ((day, merged_size(files, day is not None and day < today)) for (day, _), files in sizes.items())
+    merged = {(None if day is None else day.isoformat(), size) for day, size in found if size is not None}
+    return sorted(merged, key=lambda pair: (pair[0] or "", pair[1]))
 
 
 def merged_size(sizes: Sequence[int], closed: bool) -> int | None:
