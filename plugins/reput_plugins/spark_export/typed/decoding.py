@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["BodyDecoder", "Decoded", "decode_halves", "short_reason"]
+__all__ = ["BodyDecoder", "Decoded", "decode_halves", "joined", "short_reason"]
 
 REASON_LETTERS_MAX = 300
 
@@ -69,6 +69,20 @@ def decode_halves(
             waiting += [(first + half, count - half), (first, half)]
     rows = pa.concat_tables(pieces) if pieces else schema.empty_table()
     return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), refused)
+
+
+def joined(parts: list[tuple[Decoded, Array]], schema: pa.Schema) -> Decoded:
+    """Return what was decoded of several parts of an array as one; each part has the numbers of its bodies."""
+    kept = [at[decoded.kept] for decoded, at in parts]
+    refused = [(int(at[number]), reason) for decoded, at in parts for number, reason in decoded.refused]
+    if not parts:
+        return Decoded(schema.empty_table(), np.empty(0, np.int64), [])
+    numbers = np.concatenate(kept)
+    rows = pa.concat_tables([decoded.rows for decoded, _ in parts])
+    if len(parts) > 1:
+        order = np.argsort(numbers, kind="stable")
+        numbers, rows = numbers[order], rows.take(pa.array(order))
+    return Decoded(rows, numbers, sorted(refused))
 
 
 def short_reason(error: Exception) -> str:

@@ -33,6 +33,13 @@ class Unframed:
         self.mark = mark
         self.refused = refused
 
+    def chosen(self, known: Array, reason: str) -> Unframed:
+        """Return only the payloads where *known* is set; the others are refused for *reason*."""
+        refused = [(number, reason) for number in self.at[~known].tolist()]
+        return Unframed(
+            self.payloads.filter(pa.array(known)), self.at[known], self.mark[known], sorted(self.refused + refused)
+        )
+
     def whole(self, decoded: Decoded) -> Decoded:
         """Return what was decoded of the payloads, with the numbers of the bodies."""
         refused = [(int(self.at[number]), reason) for number, reason in decoded.refused]

@@ -118,4 +118,17 @@ def most_common(found: list[pa.Schema]) -> pa.Schema:
                 or (pa.types.is_integer(kept) and pa.types.is_floating(field.type))
             ):
                 fields[field.name] = field.type
-    return pa.schema([pa.field(name, kind) for name, kind in fields.items() if not pa.types.is_null(kind)])
+    kinds = {name: map_types(kind, text_for_time) for name, kind in fields.items() if not has_null(kind)}
+    return pa.schema([pa.field(name, kind) for name, kind in kinds.items()])
+
+
+def text_for_time(kind: pa.DataType) -> pa.DataType:
+    """Return a text for a time, because the next body may have another text there. Spark infers no times either."""
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def has_null(kind: pa.DataType) -> bool:
+    """Return whether no value has shown the type, or one inside of it."""
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(has_null(field.type) for field in kind)
+    return has_null(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_null(kind))

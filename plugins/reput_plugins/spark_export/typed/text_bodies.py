@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
 
 __all__ = ["TEXT_SCHEMA", "CsvBodies", "TextBodies"]
 
+COUNTS = re.compile(r"Expected (\d+) columns, got (\d+)")
+ROW = re.compile(r"In CSV column #\d+: Row #\d+: ")
 TEXT_SCHEMA = pa.schema([pa.field("text", pa.string())])
 
 
@@ -63,7 +66,18 @@ class CsvBodies:
         numbers = pc.binary_join_element_wise(expected.cast(pa.string()), text, self.delimiter)
         lines = pc.binary_join_element_wise(numbers, "\n", "").buffers()[2]
         self.reading.block_size = max(lines.size + 1, 1024)
-        table = pcsv.read_csv(pa.BufferReader(lines), self.reading, self.parsing, self.converting)
+        try:
+            table = pcsv.read_csv(pa.BufferReader(lines), self.reading, self.parsing, self.converting)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(self.reason(str(error))) from None
         if table.num_rows != len(bodies) or not table.column(0).combine_chunks().equals(expected):
             raise pa.ArrowInvalid("the body is not one record")
         return table.select(self.schema.names).cast(self.schema)
+
+    def reason(self, text: str) -> str:
+        """Return the reader's error without the number that stands before each record."""
+        counted = COUNTS.search(text)
+        if counted is None:
+            return ROW.sub("", text)
+        expected, found = (int(number) - 1 for number in counted.groups())
+        return f"the record has {found} values, the schema {expected}"
