@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from reput_plugins.spark_export.typed.decoding import Decoded
 
-__all__ = ["Unframed", "no_framing", "split_confluent", "split_single_object"]
+__all__ = ["Unframed", "no_framing", "split_confluent", "split_single_object", "without_first"]
 
 Array = np.ndarray[Any, Any]
 
@@ -68,8 +68,31 @@ def split(bodies: pa.BinaryArray, mark: bytes, size: int, at: int, dtype: str, r
     is_framed = framed.to_numpy(zero_copy_only=False)
     refused = [(number, reason) for number in np.flatnonzero(~is_framed).tolist()]
     chosen = bodies.filter(framed)
-    # One short value per body, joined by Arrow.
-    heads = pc.binary_slice(chosen, at, size)
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(heads)], heads), b"")[0].as_py() if len(heads) else b""
-    numbers = np.frombuffer(joined, dtype)
-    return Unframed(pc.binary_slice(chosen, size), np.flatnonzero(is_framed), numbers, refused)
+    begins, data = bounds(chosen)[:-1], np.frombuffer(chosen.buffers()[2] or b"", np.uint8)
+    numbers = data[begins[:, None] + np.arange(at, size)].view(dtype).reshape(-1)
+    return Unframed(without_first(chosen, size), np.flatnonzero(is_framed), numbers, refused)
+
+
+def bounds(values: pa.BinaryArray | pa.StringArray) -> Array:
+    """Return where the values begin in their buffer, and where the last one ends."""
+    if not len(values):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def without_first(values: pa.BinaryArray | pa.StringArray, count: int) -> pa.BinaryArray | pa.StringArray:
+    """Return *values* without their first *count* bytes, which each of them has.
+
+    Arrow's own `binary_slice` fails for some arrays.
+    """
+    if not len(values):
+        return values
+    offsets = np.empty(2 * len(values), np.int32)
+    found = bounds(values)
+    offsets[0::2] = found[:-1] + count
+    offsets[1::2] = found[1:]
+    # Every other element lies between two values.
+    pieces = pa.Array.from_buffers(
+        values.type, len(offsets) - 1, [None, pa.py_buffer(offsets), values.buffers()[2] or pa.py_buffer(b"")]
+    )
+    return pieces.take(pa.array(np.arange(0, len(offsets), 2)))

@@ -10,6 +10,7 @@ Only if the numbers come back in order, one per body, does every body hold exact
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ import pyarrow.json as pj
 
 from reput_plugins.spark_export.typed.column_types import conform, map_types
 from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
-from reput_plugins.spark_export.typed.framing import Unframed, no_framing, split_confluent
+from reput_plugins.spark_export.typed.framing import Unframed, no_framing, split_confluent, without_first
 
 __all__ = ["JsonBodies", "infer_json"]
 
@@ -56,7 +57,7 @@ class JsonBodies:
         text = pc.ascii_ltrim_whitespace(bodies.cast(pa.string()))
         if not pc.all(pc.starts_with(text, "{")).as_py():
             raise pa.ArrowInvalid("the body is not a JSON object")
-        rest = pc.binary_slice(text.cast(pa.binary()), 1).cast(pa.string())
+        rest = without_first(text, 1)
         names = self.named(len(bodies))
         if not pc.all(pc.starts_with(rest, '"')).as_py():
             rest = pc.ascii_ltrim_whitespace(rest)
@@ -95,31 +96,43 @@ def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
     parsing = pj.ParseOptions(
         explicit_schema=pa.schema([pa.field(bodies_of.number, pa.int64())]), newlines_in_values=True
     )
-    found: list[pa.Schema] = []
+    found: list[tuple[list[pa.Field], int]] = []
 
     def attempt(part: pa.BinaryArray) -> pa.Table:
         table = bodies_of.read(part, parsing)
-        found.append(table.drop_columns([bodies_of.number]).schema)
+        found.append((list(table.drop_columns([bodies_of.number]).schema), len(part)))
         return pa.table({})
 
     decode_halves(unframed.payloads, pa.schema([]), attempt, ERRORS)
-    return most_common(found)
+    fields = [field for field in most_common(found) if not has_null(field.type)]
+    return pa.schema([pa.field(field.name, map_types(field.type, text_for_time)) for field in fields])
 
 
-def most_common(found: list[pa.Schema]) -> pa.Schema:
-    """Return all fields of *found*, each with its first type; a number becomes a floating one if any is."""
-    fields: dict[str, pa.DataType] = {}
-    for schema in found:
-        for field in schema:
-            kept = fields.get(field.name)
-            if (
-                kept is None
-                or pa.types.is_null(kept)
-                or (pa.types.is_integer(kept) and pa.types.is_floating(field.type))
-            ):
-                fields[field.name] = field.type
-    kinds = {name: map_types(kind, text_for_time) for name, kind in fields.items() if not has_null(kind)}
-    return pa.schema([pa.field(name, kind) for name, kind in kinds.items()])
+def most_common(found: list[tuple[list[pa.Field], int]]) -> list[pa.Field]:
+    """Return all fields, each with the type that most of the bodies show; each list of fields has a number of bodies.
+
+    If some are whole numbers and some are not, the column is of floating numbers.
+    """
+    kinds: dict[str, Counter[pa.DataType]] = {}
+    for fields, count in found:
+        for field in fields:
+            kinds.setdefault(field.name, Counter())[field.type] += count
+    return [pa.field(name, most_common_type(counted)) for name, counted in kinds.items()]
+
+
+def most_common_type(counted: Counter[pa.DataType]) -> pa.DataType:
+    """Return the type of one column."""
+    joined: Counter[pa.DataType] = Counter()
+    structs = [(list(kind), count) for kind, count in counted.items() if pa.types.is_struct(kind)]
+    merged = pa.struct(most_common(structs))
+    has_floating = any(pa.types.is_floating(kind) for kind in counted)
+    for kind, count in counted.items():
+        if pa.types.is_struct(kind):
+            kind = merged
+        elif has_floating and pa.types.is_integer(kind):
+            kind = pa.float64()
+        joined[kind] += 0 if pa.types.is_null(kind) else count
+    return joined.most_common(1)[0][0]
 
 
 def text_for_time(kind: pa.DataType) -> pa.DataType:

@@ -22,7 +22,7 @@ from reput_plugins.spark_export.typed.body_decoders import ResolvedTable
 from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of
 from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves, joined
 from reput_plugins.spark_export.typed.field_schemas import read_schema_file
-from reput_plugins.spark_export.typed.framing import no_framing, split_confluent
+from reput_plugins.spark_export.typed.framing import no_framing, split_confluent, without_first
 from reput_plugins.spark_export.typed.registry import RegisteredSchema, Registry
 from reput_plugins.spark_export.typed.requirements import require_library
 from reput_plugins.spark_export.typed.table_specs import TableSpec, is_registry
@@ -100,12 +100,13 @@ class Messages:
     def at(self, indexes: tuple[int, ...]) -> Any:
         """Return the message at a path of indexes, as Confluent's wire format names it; None if there is none."""
         found: Any = None
-        inner = {message.index: message for message in self.main.message_types_by_name.values()}
+        # In the order of the file.
+        inner = list(self.main.message_types_by_name.values())
         for index in indexes:
-            found = inner.get(index)
-            if found is None:
+            if not 0 <= index < len(inner):
                 return None
-            inner = {message.index: message for message in found.nested_types}
+            found = inner[index]
+            inner = list(found.nested_types)
         return found
 
     def handler(self, descriptor: Any) -> Any:
@@ -178,7 +179,9 @@ def split_indexes(payloads: pa.BinaryArray) -> list[tuple[tuple[int, ...] | None
     """
     first = pc.starts_with(payloads, b"\0").to_numpy(zero_copy_only=False)
     chosen = np.flatnonzero(first)
-    found = [((0,), chosen, pc.binary_slice(payloads.take(pa.array(chosen)), 1))] if len(chosen) else []
+    found: list[tuple[tuple[int, ...] | None, Any, pa.BinaryArray]] = []
+    if len(chosen):
+        found.append(((0,), chosen, without_first(payloads.take(pa.array(chosen)), 1)))
     others: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
     for number in np.flatnonzero(~first).tolist():
         indexes, message = read_indexes(payloads[number].as_py())
