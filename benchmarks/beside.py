@@ -29,7 +29,7 @@ from benchmarks.timed_commands import Command, TimedRun, run_command
 from reput.bench.machine import machine_facts, machine_text
 from reput.bench.scratch import scratch_directory, spread_directories
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.output import table_text, write_line
+from reput.cli.terminal.output import table_text, write_line
 
 __all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside"]
 

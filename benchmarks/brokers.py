@@ -32,7 +32,7 @@ from benchmarks.timed_commands import run_command
 from reput.bench.machine import machine_facts, machine_text
 from reput.bench.scratch import scratch_directory
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.output import table_text, write_line
+from reput.cli.terminal.output import table_text, write_line
 from reput.process.system.memory import anonymous_memory
 
 __all__ = ["main"]

@@ -25,7 +25,7 @@ from pathlib import Path
 from reput.bench.export import fill_log
 from reput.bench.machine import machine_facts, machine_text
 from reput.bench.scratch import scratch_directory
-from reput.cli.output import table_text, write_line
+from reput.cli.terminal.output import table_text, write_line
 from reput.plugin_jobs import DELTA, find_engine, find_export, rebuild_with
 from reput.settings import Settings
 from reput.table import LogTable

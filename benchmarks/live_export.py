@@ -25,7 +25,7 @@ from benchmarks.rocketmq_peer import Peer
 from reput.bench.machine import machine_facts, machine_text
 from reput.bench.scratch import scratch_directory
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.output import write_line
+from reput.cli.terminal.output import write_line
 from reput.process.system.memory import anonymous_memory
 
 __all__ = ["main"]

@@ -26,6 +26,7 @@ from golden_sets import (
     unpack,
     write_broker_properties,
 )
+from spark_classes import archive_spark_classes
 
 # A shell may ignore SIGINT in background jobs, and every command started by a test would inherit that. Some tests press
 # Ctrl-C.
@@ -79,8 +80,11 @@ NOT_QUICK = ("slow", "long", "processes", "spark", "java")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, and skip the Spark tests on a machine without Spark."""
+    """Mark the quick tests, gather those that share a Spark, and skip the Spark tests on a machine without Spark."""
     for item in items:
+        # With `--dist loadgroup` a single process starts the JVM, which then is warm.
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
             item.add_marker(pytest.mark.quick)
         if not HAS_SPARK and item.get_closest_marker("spark"):
@@ -91,6 +95,13 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of collected tests out of every later garbage collection; they stay until the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def spark_classes() -> None:
+    """For tests that start Spark's JVM: it starts from an archive of its classes, made by the first of them."""
+    if HAS_SPARK:
+        archive_spark_classes()
 
 
 @pytest.fixture

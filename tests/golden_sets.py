@@ -10,13 +10,17 @@ import json
 import os
 import shutil
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 __all__ = [
     "CLEAN_SETS",
     "PART_SETS",
     "copy_writable",
+    "newest_of_each",
     "read_about",
     "read_lines",
     "tree_digest",
@@ -43,6 +47,13 @@ CLEAN_SETS = (
 )
 # Several stores each, in pairs XXXbefore and XXXafter.
 PART_SETS = ("aged-4.9", "aged-5.3", "crash-5.3", "damaged-4.9")
+
+
+def newest_of_each(names: Iterable[str]) -> list[Any]:
+    """Return *names* as parameters: of the sets that differ by RocketMQ's version only, all but the newest are long."""
+    names = list(names)
+    newest = {name.rpartition("-")[0]: name for name in sorted(names)}
+    return [pytest.param(name, marks=[] if name in newest.values() else [pytest.mark.long], id=name) for name in names]
 
 
 def unpack(name: str, target: Path) -> Path:

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from golden_sets import CLEAN_SETS, PART_SETS
+from reput.embedded import opening
+from reput.embedded.open_keywords import OpenKeywords
 from reput.errors import ConfigError
 from reput.settings import Settings, given_settings, load_settings
 from reput.settings.java_properties import parse_properties
@@ -411,3 +413,12 @@ def test_a_settings_object_gives_the_fields_that_differ_from_their_defaults():
     assert loaded == msgspec.structs.replace(given, message_index_enable=False)
     assert given_settings(Settings()) == {}
     assert given_settings(loaded) == {**given_settings(given), "message_index_enable": False}
+
+
+def test_every_argument_of_open_is_a_keyword_for_editors():
+    """With its type: `open` documents them, and the overloads of `open` and `aopen` take them from one list."""
+    arguments = get_type_hints(opening.open, {**vars(opening), "SettingKeywords": SettingKeywords})
+    for name in ("path", "read_only", "keywords", "return"):
+        del arguments[name]
+    keywords = get_type_hints(OpenKeywords)
+    assert {name: keywords[name] for name in keywords.keys() - get_type_hints(SettingKeywords).keys()} == arguments

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from reput.client.client import connect as connect
     from reput.client.remote_consumer import RemoteConsumer as RemoteConsumer
     from reput.consume.administration.administration import Administration as Administration
-    from reput.consume.administration.administration import GroupProgress as GroupProgress
     from reput.consume.administration.administration import QueueStats as QueueStats
+    from reput.consume.administration.stored_queues import GroupProgress as GroupProgress
     from reput.consume.delivery.schedule_service import DelayLevelRow as DelayLevelRow
     from reput.consume.delivery.transaction_messages import HalfMessage as HalfMessage
     from reput.consume.delivery.transaction_messages import TransactionState as TransactionState

@@ -3,7 +3,8 @@
     spark.read.format("reput").load("/path/of/a/store")
     spark.readStream.format("reput").option("subscribe", "orders").load("/path/of/a/store")
 
-Spark finds this package by its name, so no call is needed. `register` adds the push-down of filters.
+Spark finds this package by its name, so no call is needed. After `register`, queries of the session read only the
+columns and the records that they use; `read` and `read_stream` are shorter ways to write the above.
 Needs the extra ``spark``: pyspark 4.2 or later, and Java.
 """
 
@@ -19,6 +20,8 @@ if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
         'Install it with: pip install "reput[spark]".',
     )
 
-from pyspark_reput.data_source import DefaultSource, register
+from pyspark_reput.data_source import DefaultSource
+from pyspark_reput.lag_report import StreamLag, stream_lag
+from pyspark_reput.session import read, read_stream, register
 
-__all__ = ["DefaultSource", "register"]
+__all__ = ["DefaultSource", "StreamLag", "read", "read_stream", "register", "stream_lag"]

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_reput.filter_pushdown import push_filter
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
+from pyspark_reput.queue_bounds import ending_places, joined_places, starting_places
 from pyspark_reput.read_options import EARLIEST, LATEST, ReadOptions
 from reput.errors import ConfigError
 from reput.table import LogTable, RowFilter
@@ -26,6 +27,11 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.starting_offset == LATEST:
             raise ConfigError("a batch cannot begin at the latest offset: option=startingOffsets value=latest")
+        for topic, queue_id in sorted(options.latest_queues):
+            raise ConfigError(
+                f"a batch cannot begin at the latest offset: option=startingOffsets topic={topic} queue_id={queue_id}",
+                "Give a queue offset, or -2 for the earliest.",
+            )
         if options.ending_offset == EARLIEST:
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
         # Taken before the query's filters, which may name any topic, are added.
@@ -42,7 +48,8 @@ class BatchReader(DataSourceReader):
         begin, until = self.bounds(table)
         self.refuse_a_time_without_records(table, begin, until)
         splits = table.splits(begin, until, split_bytes=options.split_bytes, split_count_min=options.min_partitions)
-        return partitions_of(splits)
+        starting = starting_places(table, options, begin, until)
+        return partitions_of(splits, joined_places(starting, ending_places(table, options, begin, until)))
 
     def bounds(self, table: LogTable) -> tuple[int, int]:
         """Return the requested range as commit-log offsets; it exceeds the durable end only with ``reads=appended``."""

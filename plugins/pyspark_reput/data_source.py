@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import MutableMapping
 
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -12,7 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_reput.batch_reader import BatchReader, FilteringBatchReader
 from pyspark_reput.read_options import ReadOptions, parse_options
@@ -21,44 +22,67 @@ from pyspark_reput.store_writer import StoreStreamWriter, StoreWriter, WriteOpti
 from pyspark_reput.stream_reader import StreamReader
 from reput.table.advice_notes import advice_noted
 
-__all__ = ["DefaultSource", "FilteringSource", "register"]
+__all__ = ["DefaultSource"]
+
+# The module of the processes in which Spark asks a reader for its filters. It starts them only if
+# ``spark.sql.python.filterPushdown.enabled`` is on. Everywhere else it refuses a reader that has `pushFilters`.
+PUSH_DOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
+# Properties of a catalog's table that are not options of the source. Source: Spark, TableCatalog.
+TABLE_PROPERTIES = frozenset(
+    ("provider", "owner", "location", "external", "comment", "collation", "table_type", "is_managed_location")
+)
+# Metadata of a column, where a catalog's table keeps its options.
+OPTIONS_KEY = "reput.options"
 
 
 class DefaultSource(DataSource):
     """The commit log of one store directory as a table."""
 
-    # Default of the option ``pushdown``.
-    pushdown = False
-
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.given = dict(options)
+        given = dict(options.items())
+        self.of_catalog = "provider" in given
+        if self.of_catalog:
+            given = {
+                name: value
+                for name, value in given.items()
+                if name not in TABLE_PROPERTIES and not name.startswith("option.")
+            }
+        self.given = given
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "reput"
 
-    def parsed(self) -> ReadOptions:
-        """Return the checked options."""
-        pushdown = {} if any(name.lower() == "pushdown" for name in self.given) else {"pushdown": str(self.pushdown)}
-        return parse_options({**self.given, **pushdown})
+    def parsed(self, schema: StructType | None = None) -> ReadOptions:
+        """Return the checked options; those that a table's *schema* keeps stand behind those given now."""
+        kept = {} if schema is None else kept_options(schema)
+        return parse_options({**kept, **self.given})
 
     @advice_noted()
     def schema(self) -> StructType:
-        """Return the columns of the chosen ``schemaMode``."""
-        return spark_schema(self.parsed())
+        """Return the columns of the chosen ``schemaMode``, or those named in ``columns``.
+
+        Spark keeps a table's schema in its catalog, but not the options of a Python source, so the schema keeps them.
+        """
+        schema = spark_schema(self.parsed())
+        if not self.of_catalog:
+            return schema
+        metadata = {OPTIONS_KEY: json.dumps(self.given)}
+        return StructType([StructField(field.name, field.dataType, True, metadata) for field in schema.fields])
 
     @advice_noted()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader for the columns of *schema*."""
-        options = self.parsed()
-        return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
+        options = self.parsed(schema)
+        pushes = options.pushdown and asks_for_filters()
+        return (FilteringBatchReader if pushes else BatchReader)(options, schema)
 
     @advice_noted()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a stream reader for the columns of *schema*."""
-        return StreamReader(self.parsed(), schema)
+        return StreamReader(self.parsed(schema), schema)
 
     @advice_noted()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -71,13 +95,16 @@ class DefaultSource(DataSource):
         return StoreStreamWriter(WriteOptions(self.given, schema, overwrite))
 
 
-class FilteringSource(DefaultSource):
-    """The same source, but with filter push-down on by default."""
+def asks_for_filters() -> bool:
+    """Return whether this process is one in which Spark pushes filters down."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return PUSH_DOWN_MODULE in sys.modules or getattr(main, "name", None) == PUSH_DOWN_MODULE
 
-    pushdown = True
 
-
-def register(spark: SparkSession) -> None:
-    """Let queries of this session push filters on topic, queue, offsets and time down to the log."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(FilteringSource)
+def kept_options(schema: StructType) -> dict[str, str]:
+    """Return the options that the columns of a catalog's table keep."""
+    for field in schema.fields:
+        if OPTIONS_KEY in field.metadata:
+            kept: dict[str, str] = json.loads(field.metadata[OPTIONS_KEY])
+            return kept
+    return {}

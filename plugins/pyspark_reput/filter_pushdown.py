@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -34,6 +35,11 @@ RANGE_FIELDS = {
     },
     "kafka": {"offset": "queue_offset"},
 }
+# Columns that hold a value in every row.
+NEVER_NULL = {
+    "rocketmq": frozenset(("topic", "queueId", "queueOffset", "commitLogOffset")),
+    "kafka": frozenset(("topic", "partition", "offset")),
+}
 SET_FIELDS = {
     "rocketmq": {"topic": "topics", "queueId": "queue_ids"},
     "kafka": {"topic": "topics", "partition": "queue_ids"},
@@ -47,6 +53,9 @@ Bounds = tuple[int | None, int | None]
 def push_filter(condition: Filter, wanted: RowFilter, schema_mode: str) -> RowFilter | None:
     """Return *wanted* narrowed by *condition*, None if a header is not enough to evaluate it exactly."""
     column = ".".join(getattr(condition, "attribute", ()))
+    # Spark adds this one to every comparison; left to Spark, it would need the column.
+    if isinstance(condition, IsNotNull) and column in NEVER_NULL.get(schema_mode, ()):
+        return wanted
     set_field = SET_FIELDS.get(schema_mode, {}).get(column)
     if set_field is not None:
         return narrowed_set(condition, wanted, set_field)

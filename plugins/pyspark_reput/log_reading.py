@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_reput.queue_bounds import Places, bounded
 from pyspark_reput.read_options import ReadOptions
 from pyspark_reput.spark_schema import DAMAGE_SCHEMA, RANGES_SCHEMA, chosen_columns
 from reput.table import LogTable, Split
@@ -16,14 +17,21 @@ from reput.table.advice_notes import advice_noted
 
 __all__ = ["LogPartition", "open_table", "partitions_of", "read_partition", "with_columns"]
 
+# Columns that show bytes of bodies.
+BODY_COLUMNS = frozenset(("body", "value"))
+
 
 class LogPartition(InputPartition):
-    """The records that begin at commit-log offsets from *begin* on, below *until*: one task."""
+    """The records that begin at commit-log offsets from *begin* on, below *until*: one task.
 
-    def __init__(self, begin: int, until: int) -> None:
+    *places* bounds single queues.
+    """
+
+    def __init__(self, begin: int, until: int, places: Places) -> None:
         super().__init__((begin, until))
         self.begin = begin
         self.until = until
+        self.places = places
 
 
 def with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
@@ -36,22 +44,26 @@ def with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
     if options.schema_mode in ("ranges", "damage"):
         return options
     replace = msgspec.structs.replace
-    row_format = replace(options.table.row_format, columns=columns)
-    return replace(options, table=replace(options.table, row_format=row_format))
+    table = replace(options.table, row_format=replace(options.table.row_format, columns=columns))
+    if options.verifies_what_is_read and BODY_COLUMNS.isdisjoint(columns):
+        # Not even read into the processor's cache, which is most of what such a query would cost.
+        table = replace(table, verify_crc="tail")
+    return replace(options, table=table)
 
 
-def open_table(options: ReadOptions) -> LogTable:
-    """Return the table of *options*."""
+def open_table(options: ReadOptions, places: Places | None = None) -> LogTable:
+    """Return the table of *options*; *places* bounds single queues."""
     table = options.table
+    table = msgspec.structs.replace(table, row_filter=bounded(table.row_filter, places or {}))
     if options.schema_mode == "damage":
         row_format = msgspec.structs.replace(table.row_format, columns=("commitLogOffset",))
         table = msgspec.structs.replace(table, on_corruption="report", row_format=row_format)
     return LogTable(options.store, table)
 
 
-def partitions_of(splits: list[Split]) -> list[LogPartition]:
-    """Return one partition for each split."""
-    return [LogPartition(split.begin, split.until) for split in splits]
+def partitions_of(splits: list[Split], places: Places) -> list[LogPartition]:
+    """Return one partition for each split; *places* bounds single queues."""
+    return [LogPartition(split.begin, split.until, places) for split in splits]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -63,10 +75,13 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         yield pa.record_batch([[partition.begin], [partition.until]], schema=RANGES_SCHEMA)
         return
     with advice_noted():
-        table = open_table(options)
+        table = open_table(options, partition.places)
         batches = table.batches(partition.begin, partition.until)
         if options.schema_mode != "damage":
             yield from batches
+            del table, batches
+            # Otherwise Arrow keeps the memory for as long as Spark keeps the worker process.
+            pa.default_memory_pool().release_unused()
             return
         for _ in batches:
             pass

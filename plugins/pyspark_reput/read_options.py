@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -23,10 +23,13 @@ __all__ = ["LATEST", "OPTION_NAMES", "ReadOptions", "parse_options"]
 
 EARLIEST, LATEST = -2, -1
 SchemaMode = Literal["rocketmq", "kafka", "ranges", "damage"]
+Queue = tuple[str, int]
+TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 
 OPTION_NAMES = (
     "path",
+    "columns",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -34,9 +37,13 @@ OPTION_NAMES = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "splitBytes",
     "failOnDataLoss",
@@ -61,24 +68,36 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one read or stream.
 
     Attributes:
+        columns: names of the columns to read, in this order; None: all, or those of a schema.
         starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not given.
         starting_timestamp, ending_timestamp: ms; they win over offsets.
         latest_if_no_record_is_later: begin at the end if the starting time is after the last record; else that is an
             error.
-        max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts records.
+        starting_times, ending_times: (topic, queue id) to ms. Queues not in them have no such bound.
+        latest_queues: (topic, queue id) of the queues that a stream begins at their end.
+        max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts rows.
+        min_offsets_per_trigger: a micro-batch waits for as many rows, but at most max_trigger_delay_ms.
+        verifies_what_is_read: bodies that no column needs are not compared with their CRCs.
         store_id: the store's id in the checkpoint of a stream; None: recognise it by its own id, or by the marks.
     """
 
     store: str
     schema_mode: SchemaMode
     table: TableOptions
+    columns: tuple[str, ...] | None
     starting_offset: int | None
     ending_offset: int | None
     starting_timestamp: int | None
     ending_timestamp: int | None
+    starting_times: dict[Queue, int]
+    ending_times: dict[Queue, int]
+    latest_queues: frozenset[Queue]
     latest_if_no_record_is_later: bool
     max_bytes_per_trigger: int | None
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    verifies_what_is_read: bool
     min_partitions: int
     split_bytes: int
     reads: Literal["durable", "appended"]
@@ -93,10 +112,26 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         ConfigError: an option is unknown or has a wrong value; the message names it.
     """
     given = OptionStrings(options)
-    starting_offset, starting_queues = given.offsets("startingOffsets")
-    ending_offset, ending_queues = given.offsets("endingOffsets")
     starting_timestamp = given.optional_number("startingTimestamp")
     ending_timestamp = given.optional_number("endingTimestamp")
+    # As in Kafka's source a time for all wins over times by queue, and those over offsets.
+    starting_times = given.times("startingOffsetsByTimestamp") if starting_timestamp is None else {}
+    ending_times = given.times("endingOffsetsByTimestamp") if ending_timestamp is None else {}
+    starting_offset, starting_queues = given.offsets("startingOffsets")
+    ending_offset, ending_queues = given.offsets("endingOffsets")
+    if starting_times:
+        starting_offset, starting_queues = None, {}
+    if ending_times:
+        ending_offset, ending_queues = None, {}
+    max_rows = given.number("maxOffsetsPerTrigger", 0) or None
+    min_rows = given.number("minOffsetsPerTrigger", 0) or None
+    if min_rows is not None and max_rows is not None and min_rows > max_rows:
+        raise ConfigError(
+            f"a micro-batch cannot wait for more records than it may have: minOffsetsPerTrigger={min_rows} "
+            f"maxOffsetsPerTrigger={max_rows}"
+        )
+    verify_crc = given.choice("verifyCrc", Literal["read", "all", "tail", "none"], "read")
+    on_corruption = given.choice("onCorruption", Literal["fail", "report"], "fail")
     mode = given.choice("schemaMode", SchemaMode, "rocketmq")
     row_format = RowFormat(
         schema_mode="kafka" if mode == "kafka" else "rocketmq",
@@ -112,9 +147,10 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
             given,
             starting_queues if starting_timestamp is None else {},
             ending_queues if ending_timestamp is None else {},
+            {*starting_times, *ending_times},
         ),
-        verify_crc=given.choice("verifyCrc", Literal["none", "tail", "all"], "all"),
-        on_corruption=given.choice("onCorruption", Literal["fail", "report"], "fail"),
+        verify_crc="all" if verify_crc == "read" else verify_crc,
+        on_corruption=on_corruption,
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         batch_rows=given.number("batchRows", 4096),
         batch_bytes=given.size("batchBytes", 16 << 20),
@@ -124,38 +160,42 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         store=given.store(),
         schema_mode=mode,
         table=table,
+        columns=given.names("columns", "names of columns such as topic,tags"),
         starting_offset=starting_offset,
         ending_offset=ending_offset,
         starting_timestamp=starting_timestamp,
         ending_timestamp=ending_timestamp,
+        starting_times=starting_times,
+        ending_times=ending_times,
+        latest_queues=frozenset(
+            queue for queue, offset in starting_queues.items() if offset == LATEST and starting_timestamp is None
+        ),
         latest_if_no_record_is_later=strategy == "latest",
         max_bytes_per_trigger=given.size("maxBytesPerTrigger", 0) or None,
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", 0) or None,
+        max_offsets_per_trigger=max_rows,
+        min_offsets_per_trigger=min_rows,
+        max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 15 * TIME_UNITS["m"]),
+        # A damaged record that is left out must be missing whatever the columns are.
+        verifies_what_is_read=verify_crc == "read" and on_corruption == "fail",
         min_partitions=given.number("minPartitions", 1),
         split_bytes=given.size("splitBytes", 64 << 20),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
         store_id=given.text("storeId"),
-        pushdown=given.flag("pushdown", False),
+        pushdown=given.flag("pushdown", True),
     )
 
 
 def row_filter(
     given: OptionStrings,
-    starting: dict[tuple[str, int], int],
-    ending: dict[tuple[str, int], int],
+    starting: dict[Queue, int],
+    ending: dict[Queue, int],
+    others: Iterable[Queue],
 ) -> RowFilter:
-    """Return the conditions on topics and queues."""
+    """Return the conditions on topics and queues; *others*: queues that get a bound when the log is known."""
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
     if len(chosen) > 1:
         raise ConfigError(f"only one of these options may be given: options={','.join(chosen)}")
-    topics = given.text("subscribe")
-    for queue, offset in starting.items():
-        if offset == LATEST:
-            raise ConfigError(
-                f"a single queue cannot begin at its latest offset: option=startingOffsets topic={queue[0]} "
-                f"queue_id={queue[1]}",
-                "Give a number, or startingOffsets=latest for all.",
-            )
+    topics = given.names("subscribe", "topics such as orders,payments")
     for queue, offset in ending.items():
         if offset == EARLIEST:
             raise ConfigError(
@@ -166,27 +206,15 @@ def row_filter(
             begin=starting[queue] if starting.get(queue, EARLIEST) >= 0 else None,
             until=ending[queue] if ending.get(queue, LATEST) >= 0 else None,
         )
-        for queue in {**starting, **ending}
+        for queue in {**starting, **ending, **dict.fromkeys(others)}
     }
     return RowFilter(
-        topics=None if topics is None else topic_names(given, topics),
+        topics=None if topics is None else frozenset(topics),
         topic_pattern=given.text("subscribePattern"),
         queues=given.assigned(),
         user_topics_only=given.flag("userTopicsOnly", False),
         queue_ranges=ranges or None,
     )
-
-
-def topic_names(given: OptionStrings, topics: str) -> frozenset[str]:
-    """Return the topics of ``subscribe``.
-
-    Raises:
-        ConfigError: it names no topic.
-    """
-    names = frozenset(name for name in map(str.strip, topics.split(",")) if name)
-    if not names:
-        raise given.wrong("subscribe", "topics such as orders,payments")
-    return names
 
 
 class OptionStrings:
@@ -218,6 +246,20 @@ class OptionStrings:
         if path.startswith("file:"):
             path = unquote(urlsplit(path).path)
         return os.path.abspath(path)
+
+    def names(self, name: str, wanted: str) -> tuple[str, ...] | None:
+        """Return names separated by commas, each once, in their order; None if the option was not given.
+
+        Raises:
+            ConfigError: it holds no name; *wanted* says what it takes.
+        """
+        value = self.text(name)
+        if value is None:
+            return None
+        found = tuple(dict.fromkeys(filter(None, map(str.strip, value.split(",")))))
+        if not found:
+            raise self.wrong(name, wanted)
+        return found
 
     def choice(self, name: str, choices: Any, default: Any) -> Any:
         """Return one of a few words."""
@@ -263,7 +305,28 @@ class OptionStrings:
             raise self.wrong(name, "a number of bytes such as 67108864 or 64m")
         return int(match[1]) * SIZE_UNITS[match[2]]
 
-    def offsets(self, name: str) -> tuple[int | None, dict[tuple[str, int], int]]:
+    def duration_ms(self, name: str, default: int) -> int:
+        """Return a time span in ms: ``90s``, ``15m``, ``1 min`` or a number of ms, as Spark writes it."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.strip().lower())
+        if match is None or match[2] not in TIME_UNITS:
+            raise self.wrong(name, "a time such as 15m or 30s")
+        return int(match[1]) * TIME_UNITS[match[2]]
+
+    def times(self, name: str) -> dict[Queue, int]:
+        """Return the times (ms) by queue of an option in the form of Kafka's source."""
+        value = self.text(name)
+        if value is None:
+            return {}
+        try:
+            parsed = msgspec.json.decode(value, type=dict[str, dict[int, Annotated[int, msgspec.Meta(ge=0)]]])
+        except msgspec.MsgspecError:
+            raise self.wrong(name, 'times in ms by queue as JSON such as {"orders":{"0":1700000000000}}') from None
+        return {(topic, queue): time for topic, queues in parsed.items() for queue, time in queues.items()}
+
+    def offsets(self, name: str) -> tuple[int | None, dict[Queue, int]]:
         """Return the commit-log offset or the offsets by queue of an option in one of the forms of Kafka's source."""
         value = self.text(name)
         if value is None:
@@ -280,7 +343,7 @@ class OptionStrings:
             raise self.wrong(name, wanted) from None
         return None, {(topic, queue): offset for topic, queues in parsed.items() for queue, offset in queues.items()}
 
-    def assigned(self) -> frozenset[tuple[str, int]] | None:
+    def assigned(self) -> frozenset[Queue] | None:
         """Return the queues of ``assign``."""
         value = self.text("assign")
         if value is None:

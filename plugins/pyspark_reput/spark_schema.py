@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,9 +27,24 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 
 def spark_schema(options: ReadOptions) -> StructType:
-    """Return the whole schema of the chosen mode as a Spark type."""
+    """Return the columns of the option ``columns`` as a Spark type, else the whole schema of the chosen mode.
+
+    Raises:
+        ConfigError: a column does not exist in that mode.
+    """
     schema: StructType = from_arrow_schema(arrow_schema(options))
-    return schema
+    if options.columns is None:
+        return schema
+    known = {field.name: field for field in schema.fields}
+    for name in options.columns:
+        if name not in known:
+            raise no_such_column(name, options, known)
+    return StructType([known[name] for name in options.columns])
+
+
+def no_such_column(name: str, options: ReadOptions, known: Iterable[str]) -> ConfigError:
+    """Return the error for a column that the mode does not have."""
+    return ConfigError(f"no such column: column={name} schemaMode={options.schema_mode} columns={','.join(known)}")
 
 
 def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
@@ -36,12 +53,10 @@ def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
     Raises:
         ConfigError: a column is not in the mode's schema, or has another type.
     """
-    known = {field.name: field.dataType for field in spark_schema(options).fields}
+    known = {field.name: field.dataType for field in from_arrow_schema(arrow_schema(options)).fields}
     for field in schema.fields:
         if field.name not in known:
-            raise ConfigError(
-                f"no such column: column={field.name} schemaMode={options.schema_mode} columns={','.join(known)}"
-            )
+            raise no_such_column(field.name, options, known)
         if field.dataType != known[field.name]:
             raise ConfigError(
                 f"the column has another type: column={field.name} type={known[field.name].simpleString()} "

@@ -3,15 +3,20 @@
 A position is exclusive: everything below *offset* was read.
 
     {"v": 1, "store": "<store id>", "epoch": <n>, "offset": <commit-log offset>,
-     "marks": [[<commit-log offset>, <size>, <store time>, <body CRC>], ...]}
+     "marks": [[<commit-log offset>, <size>, <store time>, <body CRC>], ...],
+     "begins": [[<topic>, <queue id>, <commit-log offset>], ...]}
 
 A checkpoint continues with the store that has its id. A store that reput never wrote has no id that survives its
 broker's retention; it gets a lasting one when reput first writes it. In both cases the marks decide, see
 `reput.table.log_marks`.
+
+Queues in *begins* have no row below that offset: the query began at a time or at the end of each. An entry is left out
+once the position has passed it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,19 +28,28 @@ from reput.table import LogTable
 from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting, joined_marks, last_marks
 from reput_hooks import Cursor
 
-__all__ = ["StreamOffset", "StreamPositions"]
+__all__ = ["StreamOffset", "StreamPositions", "begins_of"]
 
 OFFSET_VERSION = 1
 
 
 class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
-    """The position of a stream. *marks* cover what it has read; a position written by an older reput has none."""
+    """The position of a stream. *marks* cover what it has read; a position written by an older reput has none.
+
+    *begins*: (topic, queue id, commit-log offset) of queues that begin behind the position.
+    """
 
     version: int
     store: str
     epoch: int
     offset: int
     marks: list[LogMark] = []
+    begins: list[tuple[str, int, int]] = []
+
+
+def begins_of(offset: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Return where single queues begin behind a position from Spark's checkpoint."""
+    return [(topic, queue_id, begin) for topic, queue_id, begin in offset.get("begins", ())]
 
 
 class StreamPositions:
@@ -53,8 +67,12 @@ class StreamPositions:
         # The last position that the log was found to continue.
         self.known: StreamOffset | None = None
 
-    def offset(self, commit_log_offset: int) -> dict[str, Any]:
-        """Return a position in the current history, in the form of Spark's checkpoint."""
+    def offset(self, commit_log_offset: int, begins: Sequence[tuple[str, int, int]] = ()) -> dict[str, Any]:
+        """Return a position in the current history, in the form of Spark's checkpoint.
+
+        Args:
+            begins: where single queues begin; those below the position are left out.
+        """
         segments = self.table.segments
         known = [] if self.known is None else self.known.marks
         begin = self.table.offset_min if self.known is None else self.known.offset
@@ -64,9 +82,12 @@ class StreamPositions:
             segments.segment_size,
         )
         epoch = read_epochs(self.table.store_directory, self.store_id).epoch
+        later = [place for place in begins if place[2] > commit_log_offset]
         found: dict[str, Any] = msgspec.to_builtins(
-            StreamOffset(OFFSET_VERSION, self.store_id, epoch, commit_log_offset, marks)
+            StreamOffset(OFFSET_VERSION, self.store_id, epoch, commit_log_offset, marks, later)
         )
+        if not later:
+            del found["begins"]
         return found
 
     def position(self, offset: dict[str, Any], log_end: int) -> int:

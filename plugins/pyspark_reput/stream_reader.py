@@ -8,6 +8,7 @@ stream has read. See `stream_position`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,13 +19,16 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
+from pyspark_reput.lag_report import reported_lag
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
+from pyspark_reput.queue_bounds import Places, bounded, starting_places
 from pyspark_reput.read_options import EARLIEST, ReadOptions
-from pyspark_reput.stream_position import StreamOffset, StreamPositions
+from pyspark_reput.stream_position import StreamOffset, StreamPositions, begins_of
 from reput.errors import ConfigError
 from reput.table import LogTable
 from reput.table.advice_notes import advice_noted
@@ -45,6 +49,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.positions: StreamPositions
         self.first: dict[str, Any] | None = None
         self.target: int | None = None
+        # The end of the last micro-batch that Spark was given, and when that was, in s of the monotonic clock.
+        self.reached: dict[str, Any] | None = None
+        self.triggered: float | None = None
+        # Begin and end of what the next micro-batch waits with, and how many rows it has.
+        self.counted = (0, 0, 0)
 
     def log(self) -> LogTable:
         """Return the table, opened on first use, because Spark first pickles this object between processes."""
@@ -75,8 +84,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark calls this repeatedly and expects the same answer."""
         if self.first is None:
-            self.first = self.offset(self.find_first())
+            begin = self.find_first()
+            places = starting_places(self.log(), self.options, begin, self.end())
+            begins = [(topic, queue_id, at) for (topic, queue_id), (at, _) in sorted(places.items()) if at is not None]
+            begin = self.without_rows(begin, begins)
+            self.first = self.positions.offset(begin, begins)
         return self.first
+
+    def without_rows(self, begin: int, begins: list[tuple[str, int, int]]) -> int:
+        """Return where the first row may be, if every queue that is read has a place where it begins."""
+        asked = self.options.table.row_filter.queues
+        if not begins or asked is None or not asked <= {(topic, queue_id) for topic, queue_id, _ in begins}:
+            return begin
+        return max(begin, min(at for _, _, at in begins))
 
     def find_first(self) -> int:
         """Return where a new query begins according to the options.
@@ -113,36 +133,67 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = self.end()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit if the options set one. Spark's limit has one kind; `limited` applies both options."""
+        """Return a limit if the options set one. Spark's limit has one kind; `latestOffset` applies all options."""
         if self.options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
+        if self.options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self.options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     @advice_noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch, or *start* unchanged if nothing was appended."""
-        begin = self.position(start)
+        begin, places = self.position(start), places_of(start)
         end = self.end() if self.target is None else self.target
+        self.reached = start
         if end <= begin:
             return start
-        if isinstance(limit, ReadMaxBytes | ReadMaxRows):
-            end = self.limited(begin, end)
-        return self.offset(end)
+        if isinstance(limit, ReadMaxBytes | ReadMaxRows | ReadMinRows):
+            if self.waits(begin, end, places):
+                return start
+            end = self.limited(begin, end, places)
+        self.triggered = time.monotonic()
+        self.reached = self.positions.offset(end, begins_of(start))
+        return self.reached
 
-    def limited(self, begin: int, end: int) -> int:
+    def waits(self, begin: int, end: int, places: Places) -> bool:
+        """Return whether a micro-batch has to wait for more rows.
+
+        As in Kafka's source the first one of a run never waits. With AvailableNow none does, because none would follow.
+        """
+        options = self.options
+        if options.min_offsets_per_trigger is None or self.target is not None or self.triggered is None:
+            return False
+        if time.monotonic() - self.triggered >= options.max_trigger_delay_ms / 1000:
+            return False
+        # Spark asks many times a second, so only what is new since the last time is counted.
+        known_begin, counted_end, rows = self.counted
+        if known_begin != begin:
+            counted_end, rows = begin, 0
+        rows += self.log().count_rows(counted_end, end, bounded(options.table.row_filter, places))
+        self.counted = begin, end, rows
+        return rows < options.min_offsets_per_trigger
+
+    def limited(self, begin: int, end: int, places: Places) -> int:
         """Return the end of a micro-batch from *begin* on that respects every limit in the options."""
         options, table = self.options, self.log()
         if options.max_bytes_per_trigger is not None:
             end = table.next_record(begin + options.max_bytes_per_trigger, end)
         if options.max_offsets_per_trigger is not None:
-            end = table.offset_after(begin, end, options.max_offsets_per_trigger)
+            wanted = bounded(options.table.row_filter, places)
+            end = table.offset_after(begin, end, options.max_offsets_per_trigger, wanted)
         return end
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the log's end, for Spark's progress report."""
-        return self.offset(self.end())
+        """Return the log's end and how far the query is behind it, for Spark's progress report; see `lag_report`."""
+        end = self.end()
+        report = self.offset(end)
+        if self.reached is not None:
+            wanted = bounded(self.options.table.row_filter, places_of(self.reached))
+            report["lag"] = reported_lag(self.log(), self.reached["offset"], end, wanted)
+        return report
 
     @advice_noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
@@ -152,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         splits = self.log().splits(
             begin, until, split_bytes=options.split_bytes, split_count_min=options.min_partitions
         )
-        return partitions_of(splits)
+        return partitions_of(splits, places_of(start))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split. Runs in a worker."""
@@ -164,3 +215,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Omit the open table: workers open their own."""
         return {name: value for name, value in self.__dict__.items() if name != "positions"} | {"table": None}
+
+
+def places_of(offset: dict[str, Any]) -> Places:
+    """Return the bounds of single queues that a position from Spark's checkpoint holds."""
+    return {(topic, queue_id): (begin, None) for topic, queue_id, begin in begins_of(offset)}

@@ -129,6 +129,7 @@ def codes_of(broker):
     return sorted(broker.broker.server.processors)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_request_is_answered_or_ends_its_connection(shared, caplog, data):

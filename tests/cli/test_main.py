@@ -142,10 +142,11 @@ def test_help_loads_nothing_heavy():
 
 def verbs() -> list[list[str]]:
     """Return the words of every verb."""
-    alone = [[command.name] for command in application.registered_commands if not command.hidden]
+    everything = application()
+    alone = [[command.name] for command in everything.registered_commands if not command.hidden]
     grouped = [
         [group.name, command.name]
-        for group in application.registered_groups
+        for group in everything.registered_groups
         for command in group.typer_instance.registered_commands
         if not command.hidden
     ]

@@ -28,10 +28,14 @@ DRIVING = (
     "test_consumer",
     "test_consumer_filters",
     "test_consumer_group",
+    "test_consumer_places",
     "test_hold_service",
     "test_schedule_service",
     "test_send_back",
+    "test_transaction_checks",
+    "test_transaction_recovery",
     "test_transaction_service",
+    "test_waiting_consumers",
 )
 
 

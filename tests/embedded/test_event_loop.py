@@ -126,7 +126,7 @@ def test_other_tasks_go_on_while_a_coroutine_waits_for_disk_and_readers(tmp_path
     store = reput.open(
         tmp_path / "store", mode="inline", flush_disk_type=flush_disk_type, message_delay_level="1s " * 18
     )
-    store.administration.topics.create_or_update(TopicConfig(topic_name="orders"))
+    store.administration.update_topic(TopicConfig(topic_name="orders"))
     store.put_batch([reput.Message("orders", b"%d" % number, keys=["k"]) for number in range(3)])
     store.wait_for("index", store.appended, LIMIT_S)
     store.wait_for("consume_queue", store.appended, LIMIT_S)

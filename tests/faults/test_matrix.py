@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import matrix, process_rows, small_disk_rows, system_call_rows, table_rows, unit_rows  # noqa: F401
+from faults import matrix, matrix_bytes, process_rows, small_disk_rows, system_call_rows, table_rows, unit_rows  # noqa: F401
 from faults.rows import ROWS, Row
 from faults.thread_rows import DEATHS
 from source_tree import modules

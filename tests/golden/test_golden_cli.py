@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import run_reput, run_reput_process
-from golden_sets import CLEAN_SETS, tree_digest
+from golden_sets import CLEAN_SETS, newest_of_each, tree_digest
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +163,7 @@ def spread(lines: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return lines[::step]
 
 
-@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "direct-5.3"])
+@pytest.mark.parametrize("name", newest_of_each(["basic-4.9", "basic-5.3", "direct-5.3"]))
 def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by queue position; missing positions are not found."""
     lines = [
@@ -180,7 +180,7 @@ def test_get_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     assert run_reput_process("get", store, *options, "--", *where) == found
 
 
-@pytest.mark.parametrize("name", ["basic-4.9", "basic-5.3", "delay-retry-5.3"])
+@pytest.mark.parametrize("name", newest_of_each(["basic-4.9", "basic-5.3", "delay-retry-5.3"]))
 def test_query_finds_what_rocketmq_finds(golden_read_only, golden_queries, name):
     """Messages by key, in the index's order; a missing key is exit code 1."""
     for line in spread(golden_queries(name, "queryMessage"), 12):

@@ -35,7 +35,8 @@ print(json.dumps({
 }))
 """
 
-pytestmark = pytest.mark.slow
+# One process builds sdist and wheel.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distribution")]
 
 
 def run(command: list[str | Path], cwd: Path | None = None) -> str:

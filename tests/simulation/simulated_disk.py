@@ -56,7 +56,8 @@ class SimulatedDisk:
         self.force_error: int | None = None
         self.refusals: Counter[str] = Counter()
         self.durable: dict[Path, bytes] = {}
-        self.new_names: set[Path] = set()
+        # Each with its directory, as text.
+        self.new_names: dict[Path, str] = {}
         self.removed: dict[Path, bytes] = {}
         self.replaced: dict[Path, bytes | None] = {}
 
@@ -73,10 +74,14 @@ class SimulatedDisk:
         old, new = self.durable[path], content(path)
         self.durable[path] = old[:begin] + new[begin:end] + old[end:]
 
+    def add_name(self, path: Path) -> None:
+        """Note a name that no directory was forced for yet."""
+        self.new_names[path] = dirname(path)
+
     def force_directory(self, path: Path) -> None:
         # As text: `Path.parent` would create a path per name, in each of thousands of calls.
         directory = str(path)
-        self.new_names = {name for name in self.new_names if dirname(name) != directory}
+        self.new_names = {name: above for name, above in self.new_names.items() if above != directory}
         self.removed = {name: data for name, data in self.removed.items() if dirname(name) != directory}
         self.replaced = {name: data for name, data in self.replaced.items() if dirname(name) != directory}
 
@@ -180,11 +185,11 @@ class ProcessFiles(Files):
         self.take_room()
         if self.is_last_call():
             path.touch()
-            self.disk.new_names.add(path)
+            self.disk.add_name(path)
             raise Killed
         super().create(path, size, data)
         self.disk.durable[path] = bytes(size)
-        self.disk.new_names.add(path)
+        self.disk.add_name(path)
 
     def map(self, path: Path, size: int) -> Mapping:
         self.step()
@@ -202,7 +207,8 @@ class ProcessFiles(Files):
             return
         new = [directory for directory in (path, *path.parents) if not directory.exists()]
         super().make_directory(path)
-        self.disk.new_names.update(new)
+        for directory in new:
+            self.disk.add_name(directory)
 
     def force_directory(self, path: Path) -> None:
         self.step()
@@ -225,22 +231,20 @@ class ProcessFiles(Files):
     def remove(self, path: Path) -> None:
         self.step()
         data = self.disk.durable.pop(path, None)
-        if path in self.disk.new_names:
-            self.disk.new_names.discard(path)
-        else:
+        if self.disk.new_names.pop(path, None) is None:
             self.disk.removed[path] = content(path) if data is None else data
         super().remove(path)
 
     def remove_directory(self, path: Path) -> None:
         self.step()
         super().remove_directory(path)
-        self.disk.new_names.discard(path)
+        self.disk.new_names.pop(path, None)
 
     def move(self, source: Path, target: Path) -> None:
         self.step()
         source.rename(target)
         self.disk.durable.pop(source, None)
-        self.disk.new_names.discard(source)
+        self.disk.new_names.pop(source, None)
         self.force_directory(target.parent)
         self.force_directory(source.parent)
 

@@ -42,6 +42,7 @@ from reput_hooks import CommitLogDispatcher, DispatcherDescription
 from reput_plugins import consume_queue, consume_queue_ext, index
 from simulation.expected_log import ExpectedLog, ExpectedRecord, ExtFiles, Violation
 from simulation.ledger import DESCRIPTION, Ledger
+from simulation.quick_path import QuickPath
 from simulation.simulated_disk import ProcessFiles, SimulatedDisk, content
 from simulation.simulated_machine import HeldThreads, PromptThreads, SimulatedClock
 
@@ -119,7 +120,7 @@ class Simulation:
     def __init__(self, seed: int, directory: Path, faults: Counter[str]) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.directory = directory
+        self.directory = QuickPath(directory)
         self.faults = faults
         self.disk = SimulatedDisk(self.chance)
         self.clock = SimulatedClock()
@@ -132,7 +133,7 @@ class Simulation:
         )
         self.ext: ExtFiles | None = None
         if self.chance.random() < self.ext_share:
-            self.ext = ExtFiles(directory / "consumequeue_ext", EXT_FILE_SIZE)
+            self.ext = ExtFiles(self.directory / "consumequeue_ext", EXT_FILE_SIZE)
         self.expected = ExpectedLog(SEGMENT_SIZE)
         self.acknowledged = 0
         self.maybe_stored: list[Message] = []

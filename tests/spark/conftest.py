@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(spark_classes: None) -> Iterator[Any]:
     """Return the session, started like an export's."""
     from reput_plugins.spark_export.spark_session import spark_session
 

@@ -17,10 +17,11 @@ from reput_plugins.spark_export import export_job, spark_session
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 
-__all__ = ["export_log", "lake_of", "merge", "without_spark"]
+__all__ = ["export_log", "export_typed", "lake_of", "merge", "without_spark"]
 
 
 @contextlib.contextmanager
@@ -53,7 +54,7 @@ def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: An
     plan = SinkPlan(store, target.location, "export", TableOptions())
     maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)
     begun.set()
-    begin, end = target.committed(target.location.table()) or 0, log.find_durable_end()
+    begin, end = target.committed(open_table(target.location)) or 0, log.find_durable_end()
     while begin < end:
         cuts = [begin, *(log.next_record(begin + part * batch_bytes // 2, end) for part in (1, 2))]
         tasks = [
@@ -65,6 +66,17 @@ def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: An
         begin = cuts[-1]
         if merging:
             maintenance.run(lambda: None)
+
+
+def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int, begun: Any) -> None:
+    """Bring typed tables up to the log's end, in batches, and merge their files after each."""
+    begun.set()
+    with without_spark():
+        log = LogTable(store)
+        end = log.find_durable_end()
+        at = 0
+        while at < end:
+            at = export_job.export(store, lake, tables=tables, until=log.next_record(at + batch_bytes, end)).until
 
 
 def merge(lake: str, begun: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,26 @@ def log(tmp_path: Path) -> WrittenLog:
     return log
 
 
+@pytest.fixture(scope="module")
+def shop(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the store of `sample_shop`."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        store = str(tmp_path_factory.mktemp("shop") / "store")
+        importlib.import_module("sample_shop").sample_shop(spark, store)
+    finally:
+        sys.path.remove(str(FOLDER))
+    return store
+
+
+def run(frame: Any, name: str, folder: Path) -> Any:
+    """Run a streaming frame up to the end of the log, into the view *name*; return its query."""
+    stream = frame.writeStream.format("memory").queryName(name).option("checkpointLocation", str(folder / name))
+    query = stream.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
 def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     """Return the rows of a frame."""
     return [tuple(row) for row in frame.collect()]
@@ -49,7 +71,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 def test_every_job_is_in_the_list(job: Any):
     """With its arguments."""
     page = (FOLDER / "README.md").read_text("utf-8")
-    jobs = {path.name for path in FOLDER.glob("*.py")} - {"session.py"}
+    jobs = {path.name for kind in ("*.py", "*.sql", "*.ipynb") for path in FOLDER.glob(kind)} - {"session.py"}
     assert {name for name in jobs if f"[`{name}`]({name})" in page} == jobs
 
 
@@ -104,3 +126,82 @@ def test_a_chart_is_drawn_from_a_lake(spark: Any, job: Any, tmp_path: Path):
     drawn = job("chart").chart(counts)
     assert len(xml.etree.ElementTree.fromstring(drawn).findall("{*}polyline")) == 3
     assert drawn == (ROOT / "docs" / "messages-per-minute.svg").read_text("utf-8")
+
+
+def test_the_funnel_of_orders(spark: Any, job: Any, shop: str, tmp_path: Path):
+    """Each order is in one session, with the step that it reached; of the last minutes some have not ended."""
+    spark.sparkContext.addPyFile(str(FOLDER / "funnel.py"))
+    run(job("funnel").funnel(spark, shop, maxOffsetsPerTrigger="250"), "funnel", tmp_path)
+    found = {row["order"]: row for row in spark.table("funnel").collect()}
+    assert len(found) == spark.table("funnel").count()
+    for order, row in found.items():
+        assert row["customer"] == f"c{order % 20}"
+        shipped = order % 5 != 0 and order % 10 != 1
+        assert row["reached"] == ("shipments" if shipped else "orders" if order % 5 == 0 else "payments")
+    shipped = {order for order in range(300) if order % 5 != 0 and order % 10 != 1}
+    assert shipped <= set(found)
+    assert found[2]["seconds"] == 300
+
+
+def test_orders_meet_their_payments(spark: Any, job: Any, shop: str, tmp_path: Path):
+    """Across topics; an order without a payment is a row once none can come any more."""
+    joined = job("unpaid_orders").orders_with_payments(spark, shop, maxOffsetsPerTrigger="100")
+    run(joined, "joined", tmp_path)
+    found = {row["order"]: row["paid"] for row in spark.table("joined").collect()}
+    assert {order for order, paid in found.items() if paid is None} <= {
+        order for order in range(300) if order % 5 == 0 or order % 50 == 7
+    }
+    assert sum(paid is None for paid in found.values()) >= 30
+    assert {order for order in range(300) if order % 5 and order % 50 != 7} <= set(found)
+
+
+def test_late_orders_are_counted_or_left_out(spark: Any, job: Any, shop: str, tmp_path: Path):
+    """A window that waits long enough has them; one that does not leaves them out, and the run says how many."""
+    late = job("late_orders")
+    for minutes, dropped in ((60, 0), (5, 6)):
+        frame = late.turnover(spark, shop, minutes, maxOffsetsPerTrigger="60")
+        query = run(frame, f"turnover{minutes}", tmp_path)
+        assert late.too_late(query) == dropped
+    rows = rows_of(spark.table("turnover5"))
+    assert {(orders, begin.minute) for begin, orders, _ in rows} <= {(49, minute) for minute in range(0, 60, 10)}
+    assert len(rows) >= 4
+
+
+def test_features_of_customers(spark: Any, job: Any, shop: str):
+    """One row for each customer; the figures are those of the sample."""
+    found = {row["customer"]: row for row in job("features").features(spark.newSession(), shop).collect()}
+    assert len(found) == 20
+    assert sum(row["orders"] for row in found.values()) == 300
+    assert {row["gap_seconds"] for row in found.values()} == {240.0}
+    assert found["c5"]["paid_share"] == 0
+    assert found["c6"]["paid_share"] == 1
+
+
+def test_turnover_in_sql_alone(spark: Any, shop: str):
+    """The script runs as it is; the variable names the store."""
+    text = (FOLDER / "turnover.sql").read_text("utf-8").replace("${store}", shop)
+    session = spark.newSession()
+    plain = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("--"))
+    *definitions, query = filter(None, map(str.strip, plain.split(";")))
+    try:
+        for definition in definitions:
+            session.sql(definition)
+        rows = session.sql(query).collect()
+    finally:
+        session.sql("drop table if exists log")
+    assert sum(row["orders"] for row in rows) == 300
+    assert sum(row["unpaid"] for row in rows) == 60
+    assert [row["turnover"] for row in rows] == sorted((row["turnover"] for row in rows), reverse=True)
+
+
+def test_the_notebook_runs(spark: Any, job: Any):
+    """Its cells one after the other, as Jupyter runs them."""
+    cells = json.loads((FOLDER / "shop.ipynb").read_text("utf-8"))["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert rows_of(names["per_topic"]) == [("orders", 300), ("payments", 240), ("shipments", 210)]
+    assert len(names["best"].collect()) == 5
+    assert names["lag"][0].records == 0
+    assert len(names["customers"]) == 20

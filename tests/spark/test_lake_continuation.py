@@ -27,6 +27,7 @@ from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
 from reput_plugins.spark_export.lake_sources import lake_sources
+from reput_plugins.spark_export.lakes.opening import open_table
 from small_store import overwrite
 from spark.exporting import without_spark
 from spark.lakes import forget_marks, lake_rows, offsets_in
@@ -109,7 +110,9 @@ def test_a_brokers_retention_doubles_nothing(golden: Callable[[str], Path], tmp_
         assert found["commitLogOffset"].to_pylist() == [*rows["commitLogOffset"].to_pylist(), *put_at]
         identity = read_identity(store)
         assert identity is not None
-        assert [cursor.store_id for cursor in lake_sources(LakeLocation.of(lake), "export")] == [identity.store_id]
+        assert [cursor.store_id for cursor in lake_sources(open_table(LakeLocation.of(lake)), "export")] == [
+            identity.store_id
+        ]
     else:
         assert found.equals(rows)
 
@@ -141,7 +144,7 @@ def test_another_store_is_refused_with_both_names(golden: Callable[[str], Path],
         forget_marks(lake)
     other = golden("basic-4.9") / "store"
     before = lake_rows(lake)
-    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    (known,) = lake_sources(open_table(LakeLocation.of(lake)), "export")
     with pytest.raises(StoreError) as raised:
         export(other, lake)
     assert f"the lake holds another store: lake={lake}" in str(raised.value)
@@ -158,7 +161,7 @@ def test_a_store_whose_marks_are_all_gone_is_named_by_the_operator(tmp_path: Pat
     store, lake = tmp_path / "store", tmp_path / "lake"
     log = written(store, bodies(30))
     export(store, lake)
-    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    (known,) = lake_sources(open_table(LakeLocation.of(lake)), "export")
     kept = bodies_in(lake)
     count = len(list((store / "commitlog").iterdir()))
     for body in bodies(30, b"b"):
@@ -269,7 +272,7 @@ def diverging(tmp_path: Path) -> tuple[Path, Path, WrittenLog, WrittenLog]:
 def test_a_log_without_a_name_that_was_written_anew_is_refused(tmp_path: Path):
     """Some marks hold and some are refuted: it may be a diverged copy. The operator decides."""
     store, lake, old, new = diverging(tmp_path)
-    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    (known,) = lake_sources(open_table(LakeLocation.of(lake)), "export")
     with pytest.raises(StoreError, match=r"the lake holds another store: .* marks_held=[1-9]"):
         export(store, lake)
     assert offsets_in(lake) == old.offsets
@@ -283,7 +286,7 @@ def test_a_named_log_that_was_written_anew_loses_the_tail_behind_the_last_common
 ):
     """It is the same store, and the rows that it still has come again."""
     store, lake, _, _ = diverging(tmp_path)
-    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    (known,) = lake_sources(open_table(LakeLocation.of(lake)), "export")
     name_store(store, known.store_id)
     export(store, lake)
     assert bodies_in(lake) == [*bodies(30), *bodies(40, b"b")]
@@ -334,10 +337,10 @@ def test_a_cut_within_the_only_segment_leaves_a_mark(tmp_path: Path):
     written(store, bodies(30), 1 << 20)
     export(store, lake)
     log = written(store, bodies(20), 1 << 20)
-    (known,) = lake_sources(LakeLocation.of(lake), "export")
+    (known,) = lake_sources(open_table(LakeLocation.of(lake)), "export")
     export(store, lake, store_id=known.store_id, accept_truncation=True)
     assert bodies_in(lake) == bodies(20)
-    (mark,) = committed_marks(LakeLocation.of(lake).table(), known.store_id, "export") or []
+    (mark,) = committed_marks(open_table(LakeLocation.of(lake)), known.store_id, "export") or []
     assert mark.commit_log_offset == log.offsets[-1]
     written(store, [*bodies(20), *bodies(5, b"b")], 1 << 20)
     assert export(store, lake).records == 5

@@ -28,6 +28,7 @@ from reput_plugins.spark_export import lake_sink, parquet_files
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
+from reput_plugins.spark_export.lakes.delta_table import DeltaLakeTable
 from reput_plugins.spark_export.parquet_files import lake_schema
 from reput_plugins.spark_export.spark_errors import from_spark
 from spark.lakes import offsets_in
@@ -106,7 +107,7 @@ STEPS: list[tuple[Any, str, int]] = [
     (lake_sink, "write_range", 2),
     (Lake, "committed", 1),
     (DeltaTable, "create_write_transaction", 1),
-    (Lake, "force_commits", 1),
+    (DeltaLakeTable, "force_commits", 1),
     (lake_sink, "commit_ranges", 1),
 ]
 
@@ -148,7 +149,7 @@ def test_a_lake_that_cannot_be_written_is_one_sentence(sink: Sink, monkeypatch: 
                 sink.write(10, 20)
         assert sink.files() == before
     with monkeypatch.context() as full:
-        full.setattr(Lake, "force_commits", refuse)
+        full.setattr(DeltaLakeTable, "force_commits", refuse)
         with pytest.raises(DispatcherError, match=f"the lake cannot be written: .*{os.strerror(code)}"):
             sink.batch(10, 15, 20)
     sink.batch(10, 15, 20)

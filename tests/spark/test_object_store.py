@@ -27,6 +27,7 @@ from reput_plugins.spark_export import export
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 from written_log import START_MS, WrittenLog
@@ -85,7 +86,7 @@ def log(tmp_path: Path) -> WrittenLog:
 
 def offsets_of(location: LakeLocation) -> list[int]:
     """Return the commit-log offsets in a lake, ascending."""
-    found: list[int] = location.table().to_pyarrow_table()["commitLogOffset"].to_pylist()
+    found: list[int] = open_table(location).dataset().to_table()["commitLogOffset"].to_pylist()
     return sorted(found)
 
 
@@ -116,10 +117,10 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
         commit_ranges(plan, [write(begin, begin + 4), write(begin + 4, begin + 10)])
     commit_ranges(plan, [write(30, 40)])
     assert offsets_of(location) == log.offsets
-    assert names_in(location) == location.file_names(location.table())
+    assert names_in(location) == {file.path for file in open_table(location).files()}
     remove_files(plan, [write(0, 40)])
-    assert names_in(location) == location.file_names(location.table())
-    found = location.table().to_pyarrow_table().sort_by("commitLogOffset")
+    assert names_in(location) == {file.path for file in open_table(location).files()}
+    found = open_table(location).dataset().to_table().sort_by("commitLogOffset")
     expected = reput.table.read(log.store)
     assert found.select(expected.column_names).cast(expected.schema).equals(expected)
     assert Maintenance(location, interval_ms=1, vacuum_hours=1).run(lambda: None) > 0

@@ -90,7 +90,177 @@ def test_spark_may_ask_for_everything_whatever_the_bounds_are(log: WrittenLog):
     assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["offset"] == log.end
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "splitBytes"])
+def test_only_what_a_query_reads_is_compared(log: WrittenLog):
+    """A body that changed on disk stops no query that does not read it, unless every comparison was asked for."""
+    log.data[log.offsets[7] + 90] ^= 0xFF
+    log.save()
+
+    def tags(**options: str) -> int:
+        source = DefaultSource({"path": str(log.store), "columns": "tags", **options})
+        return rows_of(source.reader(source.schema()))
+
+    assert tags() == 60
+    with pytest.raises(DamagedStore, match="reason='a CRC does not match'"):
+        tags(verifyCrc="all")
+    # What is left out is left out for every column.
+    assert tags(onCorruption="report") == 59
+
+
+def test_a_query_for_tags_holds_no_bytes_of_bodies(log: WrittenLog):
+    """Its batches are a small part of those with bodies."""
+
+    def size(column: str) -> int:
+        source = DefaultSource({"path": str(log.store), "columns": column})
+        reader = source.reader(source.schema())
+        return sum(batch.nbytes for part in reader.partitions() for batch in reader.read(part))
+
+    assert size("body") > 60 * 60
+    assert size("tags") < 60 * 8
+
+
+def test_a_bound_counts_the_records_of_the_subscription(log: WrittenLog):
+    """Records of other topics are passed over, as if each topic had its own log."""
+    for number in range(40):
+        log.append(b"paid", topic=b"payments" if number % 10 == 9 else b"orders")
+    log.save()
+    payments = [at for at in log.offsets[60:] if (log.offsets.index(at) - 60) % 10 == 9]
+    reader = stream(log, startingOffsets="earliest", subscribe="payments", maxOffsetsPerTrigger="3")
+    batches = micro_batches(reader)
+    assert [sum(begin <= at < end for at in payments) for begin, end in batches] == [3, 1]
+    assert batches[-1][1] == log.end
+
+
+def test_a_micro_batch_waits_for_enough_records(log: WrittenLog, monkeypatch: pytest.MonkeyPatch):
+    """The first one comes at once; the next one when there are enough of the subscription, or when it waited enough."""
+    now = [0.0]
+    monkeypatch.setattr("pyspark_reput.stream_reader.time.monotonic", lambda: now[0])
+    options = {"startingOffsets": "earliest", "subscribe": "orders", "minOffsetsPerTrigger": "5"}
+    reader = stream(log, **options, maxTriggerDelay="10s")
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert first["offset"] == log.end
+
+    def append(count: int, topic: bytes) -> None:
+        for _ in range(count):
+            log.append(b"more", topic=topic)
+        log.save()
+
+    append(4, b"orders")
+    append(9, b"payments")
+    assert reader.latestOffset(first, limit) == first
+    now[0] = 9.9
+    assert reader.latestOffset(first, limit) == first
+    append(1, b"orders")
+    second = reader.latestOffset(first, limit)
+    assert second["offset"] == log.end
+    append(1, b"orders")
+    assert reader.latestOffset(second, limit) == second
+    now[0] = 20.0
+    third = reader.latestOffset(second, limit)
+    assert third["offset"] == log.end
+    append(1, b"orders")
+    last = stream(log, **options)
+    last.prepareForTriggerAvailableNow()
+    assert last.latestOffset(third, limit)["offset"] == log.end
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger=5 maxOffsetsPerTrigger=3"):
+        parse_options({"path": "store", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "3"})
+
+
+def rows_from(reader: Any, begin: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return (queue id, queue offset) of the rows of one micro-batch."""
+    parts = reader.partitions(begin, end)
+    batches = [rows for part in parts for rows in reader.read(part)]
+    return sorted(
+        (row["queueId"], row["queueOffset"])
+        for batch in batches
+        for row in batch.select(["queueId", "queueOffset"]).to_pylist()
+    )
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> WrittenLog:
+    """Return a log of 60 records in three queues, one record a second."""
+    log = WrittenLog(tmp_path / "queues")
+    for number in range(60):
+        log.append(b"body", queue_id=number % 3, store_timestamp=START_MS + 1000 * number)
+    log.save()
+    return log
+
+
+def test_each_queue_of_a_stream_begins_where_it_is_told(queues: WrittenLog):
+    """At a queue offset, at its latest or its earliest record; a restart keeps what the first run found."""
+    reader = stream(queues, startingOffsets='{"orders":{"0":18,"1":-1,"2":-2}}')
+    first = reader.initialOffset()
+    for number in range(6):
+        queues.append(b"later", queue_id=number % 3, store_timestamp=START_MS + 60_000 + 1000 * number)
+    queues.save()
+    expected = [(0, 18), (0, 19), (0, 20), (0, 21), (1, 20), (1, 21), *((2, number) for number in range(22))]
+    restarted = stream(queues, startingOffsets='{"orders":{"0":18,"1":-1,"2":-2}}', maxOffsetsPerTrigger="7")
+    found, begin = [], first
+    while (end := restarted.latestOffset(begin, restarted.getDefaultReadLimit())) != begin:
+        rows = rows_from(restarted, begin, end)
+        assert 1 <= len(rows) <= 7
+        found += rows
+        begin = end
+    assert sorted(found) == expected
+    assert "begins" in first
+    assert "begins" not in begin
+    with pytest.raises(ConfigError, match=r"a batch cannot begin at the latest offset: .*topic=orders queue_id=1"):
+        batch(queues, startingOffsets='{"orders":{"1":-1}}')
+
+
+def test_each_queue_begins_and_ends_at_a_time(queues: WrittenLog):
+    """In batches and streams, as in Kafka's source; a time for all wins, and a queue that is not named has no bound."""
+    options = {"startingOffsetsByTimestamp": f'{{"orders":{{"0":{START_MS + 30_000},"1":{START_MS + 50_001}}}}}'}
+    ends = {"endingOffsetsByTimestamp": f'{{"orders":{{"0":{START_MS + 39_000},"2":{START_MS + 5_000}}}}}'}
+    expected = [(0, 10), (0, 11), (0, 12), *((1, number) for number in range(17, 20)), (2, 0)]
+    reader = batch(queues, **options, **ends, startingOffsets='{"orders":{"0":19}}')
+    found = [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]
+    assert sorted((row["queueId"], row["queueOffset"]) for row in found) == expected
+    follower = stream(queues, assign='{"orders":[0,1]}', **options)
+    begin = follower.initialOffset()
+    # Nothing before the earlier of the two is read.
+    assert begin["offset"] == queues.offsets[30]
+    rows = rows_from(follower, begin, follower.latestOffset(begin, ReadAllAvailable()))
+    assert rows == [*((0, number) for number in range(10, 20)), *((1, number) for number in range(17, 20))]
+    assert rows_of(batch(queues, **options, startingTimestamp=str(START_MS + 57_000))) == 3
+    late = {"startingOffsetsByTimestamp": f'{{"orders":{{"2":{START_MS + 90_000}}}}}'}
+    with pytest.raises(ConfigError, match="the queue has no record of that time or later: topic=orders queue_id=2"):
+        batch(queues, **late).partitions()
+    assert rows_of(batch(queues, **late, startingOffsetsByTimestampStrategy="latest")) == 40
+
+
+def test_a_stream_reports_its_lag(log: WrittenLog):
+    """In bytes, seconds, and records of the subscription, after the micro-batch."""
+    from pyspark_reput import stream_lag
+
+    log.append(b"other", topic=b"payments", store_timestamp=START_MS + 60_000)
+    log.save()
+    reader = stream(log, startingOffsets="earliest", subscribe="orders", maxOffsetsPerTrigger="50")
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    (lag,) = stream_lag({"sources": [{"latestOffset": reader.reportLatestOffset()}, {"latestOffset": {"topic": 5}}]})
+    assert (lag.bytes, lag.records, lag.exact) == (log.end - end["offset"], 10, True)
+    assert lag.seconds > 1_000_000
+    end = reader.latestOffset(end, reader.getDefaultReadLimit())
+    (lag,) = stream_lag({"sources": [{"latestOffset": reader.reportLatestOffset()}]})
+    assert (lag.bytes, lag.records, lag.seconds) == (0, 0, 0.0)
+
+
+def test_a_long_lag_is_estimated(log: WrittenLog, monkeypatch: pytest.MonkeyPatch):
+    """Because a report must not read the whole log."""
+    monkeypatch.setattr("reput.table.log_table.LAG_BYTES_COUNTED", 2000)
+    reader = stream(log, startingOffsets="earliest")
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    reader.reached = reader.initialOffset()
+    lag = reader.reportLatestOffset()["lag"]
+    assert lag["bytes"] == log.end
+    assert not lag["exact"]
+    assert 50 <= lag["records"] <= 70
+
+
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "splitBytes"]
+)
 def test_a_bound_of_nothing_is_refused(name: str):
     """It would never read anything."""
     with pytest.raises(ConfigError, match=f"option={name} value='0'"):

@@ -89,6 +89,30 @@ def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLo
     assert (len(ends) > 1) == bool(limit)
 
 
+def test_progress_reports_have_the_lag(spark: Any, log: WrittenLog):
+    """After each micro-batch; Spark accepts a least number of records, which a run up to the end does not wait for."""
+    from pyspark_reput import stream_lag
+
+    options = {"minOffsetsPerTrigger": "1000", "maxBytesPerTrigger": "3000"}
+    run = Run(spark, log.store, startingOffsets="earliest", **options)
+    assert run.offsets(spark) == log.offsets
+    ends = [end for _, end in run.batches()]
+    lags = [lag.bytes for progress in run.query.recentProgress for lag in stream_lag(progress)]
+    assert lags[: len(ends)] == [log.end - end for end in ends]
+    assert stream_lag(run.query)[0].records == 0
+    append(log, 9)
+    last = Run(spark, log.store, minOffsetsPerTrigger="1000")
+    assert last.offsets(spark) == log.offsets
+
+
+def test_real_time_mode_is_refused(spark: Any, log: WrittenLog, tmp_path: Path):
+    """Spark says so when such a query starts: none of its Python sources has that mode."""
+    frame = spark.readStream.format("reput").load(str(log.store)).select("tags")
+    writer = frame.writeStream.format("console").outputMode("update").trigger(realTime="5 minutes")
+    with pytest.raises(Exception, match=r"input stream .*Python.* is not supported in Real-time Mode"):
+        writer.option("checkpointLocation", str(tmp_path / "real-time")).start().awaitTermination(60)
+
+
 def test_once_is_one_batch_of_all_that_is_there(spark: Any, log: WrittenLog):
     """Spark's trigger of that name requests everything, whatever the limit of a micro-batch."""
     run = Run(spark, log.store, once=True, startingOffsets="earliest", maxBytesPerTrigger="3000")

@@ -9,14 +9,23 @@ from source_tree import OURS, ROOT, Module, modules
 # reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < broker
 # < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
-BELOW_STORE = {*FOUNDATION, "reput.filter", "reput.settings", "reput.lazy_exports", "reput.in_thread"}
+BELOW_STORE = {
+    *FOUNDATION,
+    "reput.filter",
+    "reput.kernel",
+    "reput.settings",
+    "reput.lazy_exports",
+    "reput.in_thread",
+}
 BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
 MAY_IMPORT: dict[str, set[str]] = {
     "reput_hooks": set(),
     "reput.errors": set(),
+    "reput.kernel": {"reput.errors"},
     "reput.settings": {"reput.errors"},
     "reput.lazy_exports": set(),
     "reput.in_thread": set(),
+    "reput.closing_block": {"reput.in_thread"},
     "reput.filter": {"reput.errors", "reput.lazy_exports"},
     "reput.remoting": {"reput.errors"},
     "reput.namesrv": {"reput.errors", "reput.remoting"},
@@ -25,13 +34,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.ring": {"reput.errors"},
     "reput.argument_checks": BELOW_PROCESS,
     "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
-    "reput.consume": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks", "reput.remoting"},
-    # From the store, only the threads.
-    "reput.worker": {*FOUNDATION, "reput.argument_checks", "reput.in_thread", "reput.remoting", "reput.store"},
+    "reput.consume": {
+        *BELOW_PROCESS,
+        "reput.ring",
+        "reput.argument_checks",
+        "reput.closing_block",
+        "reput.remoting",
+    },
+    # From the store, only the threads; from consume, only the types of arguments.
+    "reput.worker": {
+        *FOUNDATION,
+        "reput.argument_checks",
+        "reput.consume",
+        "reput.in_thread",
+        "reput.remoting",
+        "reput.store",
+    },
     "reput.embedded": {
         *BELOW_PROCESS,
         "reput.ring",
         "reput.argument_checks",
+        "reput.closing_block",
         "reput.process",
         "reput.consume",
         "reput.worker",
@@ -51,6 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *BELOW_PROCESS,
         "reput.access",
         "reput.argument_checks",
+        "reput.closing_block",
         "reput.consume",
         "reput.namesrv",
         "reput.remoting",
@@ -80,6 +104,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "writer",
     ),
     "reput.broker": ("state", "requests", "admin"),
+    "reput.cli": ("plugin_project", "terminal", "target", "verbs"),
     "reput.consume": ("registry", "pull", "delivery", "administration", "groups"),
     "reput.process": (
         "system",

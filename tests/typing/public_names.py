@@ -17,6 +17,8 @@ def opening(path: str, read_only: bool) -> None:
     reput.open(path, settings=reput.Settings(flush_disk_type="SYNC_FLUSH"), max_message_size=1 << 20)
     reput.open(path, flush_disk_type="SOMETIMES")  # type: ignore[call-overload]
     reput.open(path, flush_disk_typ="SYNC_FLUSH")  # type: ignore[call-overload]
+    reput.open(path, dispatchers=["index"], mode="inline", hooks=[], lock_timeout=None)
+    reput.open(path, mode="threads")  # type: ignore[call-overload]
     reput.no_such_name  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -62,6 +64,8 @@ async def waiting(path: str, store: reput.Store) -> None:
     """Coroutine twins return what their namesakes return."""
     assert_type(await reput.aopen(path), reput.Store)
     assert_type(await reput.aopen(path, read_only=True), reput.ReadOnlyStore)
+    await reput.aopen(path, mode="inline", flush_disk_type="SYNC_FLUSH")
+    await reput.aopen(path, lock_timeout="soon")  # type: ignore[call-overload]
     assert_type(await store.aput(reput.Message("orders", b"x")), reput.PutMessageResult)
     assert_type(await store.aget("orders"), reput.GetMessageResult)
     assert_type(await store.aflush(), int)

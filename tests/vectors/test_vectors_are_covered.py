@@ -9,7 +9,11 @@ import ast
 import json
 from pathlib import Path
 
+import pytest
+
 from rocketmq_vectors import DATA
+
+pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parents[1]
 NOT_DONE_HERE = {"ha_slave_report", "ha_master_frame"}

@@ -324,7 +324,7 @@ def test_a_message_that_may_not_be_sent_back_is_not_forgotten(store, kind, monke
     """It stays in flight and is sent back as soon as that is allowed; the worker does not run dry meanwhile."""
     monkeypatch.setattr("reput.worker.worker.TROUBLE_PAUSE_S", 0.01)
     retry_topic = TopicConfig(topic_name="%RETRY%billing", read_queue_nums=1, write_queue_nums=1, perm=4)
-    store.administration.topics.create_or_update(retry_topic)
+    store.administration.update_topic(retry_topic)
     put(store, 5)
     failed = Counter()
 
@@ -335,7 +335,7 @@ def test_a_message_that_may_not_be_sent_back_is_not_forgotten(store, kind, monke
 
     with Background(store.worker(kind(function), "orders", group="billing")) as running:
         wait_until(lambda: running.worker.statistics.failed == 1)
-        store.administration.topics.create_or_update(
+        store.administration.update_topic(
             TopicConfig(topic_name="%RETRY%billing", read_queue_nums=1, write_queue_nums=1, perm=6)
         )
         wait_until(lambda: running.worker.statistics.succeeded == 5)

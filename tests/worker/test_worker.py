@@ -107,9 +107,7 @@ def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
 
 def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
     """It is tried in its place until it is done; queues have no order among each other."""
-    store.administration.topics.create_or_update(
-        TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3)
-    )
+    store.administration.update_topic(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3))
     for number in range(30):
         store.put(reput.Message("orders", b"%d" % number, queue_id=number % 3))
     seen = {0: [], 1: [], 2: []}
@@ -347,9 +345,7 @@ def test_a_worker_that_gets_sigterm_loses_nothing_and_does_nothing_twice(tmp_pat
     """It ends what it has begun and acknowledges that; the next run handles all the rest, and each message once."""
     path = tmp_path / "store"
     with reput.open(path, mode="inline", dispatchers=["consume_queue"]) as store:
-        store.administration.topics.create_or_update(
-            TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4)
-        )
+        store.administration.update_topic(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
         put(store, 200)
     done = []
     for turn in range(3):

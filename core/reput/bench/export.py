@@ -3,6 +3,7 @@
     decode       commit-log bytes to Arrow record batches, one process, every column; with and without comparing
                  every CRC
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
+    query        one column of the log in Spark against all of them, rows counted by nothing but Spark's ``noop`` sink
     first_commit from nothing to a transaction, including Spark's start, with a class-data archive
     follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
                  last; then 100 messages per second: duration of its micro-batches, and delay of messages into the lake.
@@ -173,7 +174,11 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             written.append(time.perf_counter() - began)
             shutil.rmtree(scratch / f"written-{number}")
         through_spark = rate(reports[0].until - reports[0].begin, min(written))
+        query = {name: min(seconds) for name, seconds in query_seconds(session, store).items()}
         return {
+            "query_all_columns_seconds": round(query["all"], 2),
+            "query_tags_seconds": round(query["tags"], 2),
+            "query_times_all_columns": round(query["all"] / query["tags"], 2),
             "records": reports[0].records,
             "files": reports[0].files,
             "parquet_bytes": reports[0].bytes,
@@ -184,6 +189,19 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
         }
     finally:
         session.stop()
+
+
+def query_seconds(session: Any, store: Path) -> dict[str, list[float]]:
+    """Return how long queries of all columns and of the tags take, in turns, after one of each to warm up."""
+    reader = session.read.format("reput")
+    frames = {"all": reader.load(str(store)), "tags": reader.option("columns", "tags").load(str(store))}
+    seconds: dict[str, list[float]] = {name: [] for name in frames}
+    for _ in range(ROUNDS + 1):
+        for name, frame in frames.items():
+            began = time.perf_counter()
+            frame.write.format("noop").mode("overwrite").save()
+            seconds[name].append(time.perf_counter() - began)
+    return {name: taken[1:] for name, taken in seconds.items()}
 
 
 def follow(store: Path, scratch: Path, body_size: int, trickle_seconds: int) -> dict[str, Any]:

@@ -195,6 +195,7 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("decode", "decode.mb_per_s", "MB/s", 800),
         at_least("export to Delta, warm", "export.mb_per_s", "MB/s", 300),
         at_least("export, times df.write", "export.times_df_write", "times", 2),
+        at_least("query of one column, times as fast as of all", "export.query_times_all_columns", "times", 5),
         at_least("backlog drained", "follow.drain_mb_per_s", "MB/s", 150),
         at_most("micro-batch, p50", "follow.micro_batch.p50_us", "ms", 400, scale=MS),
         at_most("memory of the JVM", "follow.jvm_memory_bytes_max", "MiB", 1024, scale=MIB),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reput
+from reput.kernel import kernel_version
 
 __all__ = ["group_memory", "machine_facts", "machine_text", "percentiles", "processor_time"]
 
@@ -20,6 +21,7 @@ def machine_facts(directory: Path) -> dict[str, Any]:
     status = os.statvfs(directory)
     return {
         "reput": reput.__version__,
+        "reput_kernel": kernel_version(),
         "python": sys.version.split()[0],
         "implementation": platform.python_implementation(),
         "processor": processor_name(),
@@ -97,4 +99,7 @@ def group_memory(pids: list[int]) -> dict[str, int]:
 def machine_text(machine: Mapping[str, Any]) -> str:
     """Return the machine of a measurement as text."""
     processor = f"{machine['processor']}, {machine['cores']} cores"
-    return f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}"
+    return (
+        f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}, "
+        f"reput-kernel {machine['reput_kernel'] or 'off'}"
+    )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+# The longest time for which the keeper leaves the processor to the broker that starts.
+STARTING_MS = 1000
+
 
 def main() -> int:
     """Run the role that the command line names."""
-    path, role, options, last = sys.argv[1:]
+    path, role, *arguments = sys.argv[1:]
     known = set(sys.path)
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if ours not in known:
@@ -18,11 +21,17 @@ def main() -> int:
     import logging
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    return keeper(options, last) if role == "keeper" else broker(options, int(last))
+    return keeper(*arguments) if role == "keeper" else broker(int(arguments[0]))
 
 
-def keeper(options: str, started: str) -> int:
+def keeper(options: str, started: str, report: str) -> int:
     """Keep a broker running."""
+    import select
+
+    # The broker starts, and needs the processor more than the modules of the keeper do.
+    starting = select.poll()
+    starting.register(int(report), select.POLLIN)
+    starting.poll(STARTING_MS)
     import msgspec
 
     from reput.broker.keeper import StartedBroker, keep
@@ -37,18 +46,28 @@ def keeper(options: str, started: str) -> int:
         return 2 if isinstance(error, ConfigError) else 3
 
 
-def broker(options: str, report: int) -> int:
-    """Serve a store."""
+def broker(descriptor: int) -> int:
+    """Serve the store that the options name which come through the socket *descriptor*."""
     import signal
+    import socket
 
-    import msgspec
-
-    from reput.broker.serve_options import ServeOptions
-    from reput.broker.serving import serve
     from reput.process.system.parent_death import die_with_parent
 
     die_with_parent(os.getppid(), signal.SIGTERM)
-    return serve(msgspec.json.decode(options, type=ServeOptions), report)
+    os.set_inheritable(descriptor, False)
+    import msgspec
+
+    from reput.broker.broker_process import receive
+    from reput.broker.serve_options import ServeOptions
+    from reput.broker.serving import serve
+
+    channel = socket.socket(fileno=descriptor)
+    received = receive(channel)
+    if received is None:
+        return 0
+    options, listeners = received
+    served = msgspec.structs.replace(msgspec.json.decode(options, type=ServeOptions), listeners=listeners)
+    return serve(served, channel.detach())
 
 
 if __name__ == "__main__":

@@ -39,9 +39,10 @@ from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer
 from reput.namesrv.route_info_manager import RegisteredTopic, RegisteredVersion, Registration, RouteInfoManager
-from reput.remoting.connection import Connection, Outgoing
+from reput.remoting.connection import Connection
 from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
+from reput.remoting.turn import Turn
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Broker"]
@@ -82,8 +83,8 @@ class Broker:
         services = engine.services
         self.topics = BrokerTopics(services.topics, self.settings)
         self.locks = RebalanceLocks(self.loop.time)
-        outgoing = Outgoing()
-        self.puts = PendingPuts(engine, outgoing)
+        turn = Turn()
+        self.puts = PendingPuts(engine, turn)
         self.clients = ConnectedClients(
             services.consumer_manager,
             self.loop.time,
@@ -111,7 +112,7 @@ class Broker:
         self.server = RemotingServer(
             BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
-            outgoing=outgoing,
+            turn=turn,
             guard=None if self.access is None else self.access.check,
             tls=self.tls,
             connections_max=connections_max,

@@ -1,8 +1,8 @@
 """Keeper: the foreground process of `reput serve`. It keeps the sockets, and starts the broker again when it dies.
 
-    command line ── binds sockets, starts the broker ── becomes ──▶ keeper
-                                     │                                │ waits, starts again
-                                     └──────────▶ broker's process ◀──┘ ──▶ supervisor of the dispatchers
+    command line ── begins a broker's process, binds sockets, sends them ── becomes ──▶ keeper
+                            │                                                             │ waits, starts again
+                            └──────────────▶ broker's process ◀───────────────────────────┘ ──▶ supervisor
 
 The sockets stay open while the broker is away, so that clients that connect meanwhile wait instead of being refused.
 The command line has loaded much that a keeper does not need, so it replaces itself by a fresh process of the same id.
@@ -18,19 +18,18 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from reput import errors
+from reput.broker.broker_process import MAIN, give, start_process
 from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.errors import BrokerError, ReputError
 from reput.process.system.command import role_command
 
 __all__ = ["become_keeper", "keep"]
 
-MAIN = Path(__file__).with_name("__main__.py")
 # A broker that served clients so long has earned a restart at once: they wait for it.
 SERVED_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
@@ -39,28 +38,26 @@ FAILURES_MAX = 10
 # The dispatchers of a broker that was killed end within a second; until then they may hold the store.
 RESTART_LOCK_TIMEOUT_S = 10.0
 ENDING = (signal.SIGTERM, signal.SIGINT)
+# What the keeper handles; blocked until it does.
+HANDLED = (*ENDING, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
 
 
 class StartedBroker(msgspec.Struct, frozen=True):
-    """A broker's process, and the descriptor that it reports to."""
+    """A broker's process, and the descriptor of the socket that it reports to."""
 
     pid: int
     report: int
 
 
 def start_broker(options: ServeOptions) -> StartedBroker:
-    """Start a broker's process, in a session of its own: Ctrl-C reaches the keeper, which lets the broker drain."""
-    reading, writing = os.pipe()
-    command = role_command("broker", encoded(options), str(writing), path=sys.path, main=MAIN)
-    for descriptor in (*options.listeners, writing):
-        os.set_inheritable(descriptor, True)
-    try:
-        pid = os.posix_spawn(command[0], command, os.environ, setsid=True, setsigmask=())
-    finally:
-        os.close(writing)
-    return StartedBroker(pid, reading)
+    """Let a broker's process serve."""
+    pid, channel = start_process()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        # A process that has died already is noticed by its report, which has ended.
+        give(channel, msgspec.json.encode(options), options.listeners)
+    return StartedBroker(pid, channel.detach())
 
 
 def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> NoReturn:
@@ -71,8 +68,9 @@ def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> 
     sys.stdout.flush()
     sys.stderr.flush()
     # Until the keeper handles them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    command = role_command("keeper", encoded(options), encoded(started), path=sys.path, main=MAIN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    words = (encoded(options), encoded(started), str(started.report))
+    command = role_command("keeper", *words, path=sys.path, main=MAIN)
     os.execv(command[0], command)
 
 
@@ -89,7 +87,7 @@ class Keeper:
     """Keeps one broker."""
 
     def __init__(self, options: ServeOptions, started: StartedBroker) -> None:
-        self.options = msgspec.structs.replace(options, lock_timeout=RESTART_LOCK_TIMEOUT_S)
+        self.options = msgspec.structs.replace(options, lock_timeout=RESTART_LOCK_TIMEOUT_S, announces=False)
         self.started = started
         self.is_stopping = False
         self.was_ready = False
@@ -101,7 +99,7 @@ class Keeper:
         for number in ENDING:
             signal.signal(number, self.stop)
         signal.signal(signal.SIGHUP, self.reload)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
         while True:
             error = self.wait_until_ready()
             ready = time.monotonic()
@@ -135,17 +133,8 @@ class Keeper:
             return failure(message)
         if not self.was_ready:
             self.was_ready = True
-            self.tell_ready()
+            notify_systemd("READY=1")
         return None
-
-    def tell_ready(self) -> None:
-        """Tell the person, and the program that has started this one."""
-        options = self.options
-        servers = options.name_server or ";".join(options.name_servers) or "none"
-        print(
-            f"ready broker={options.broker} name_server={servers} pid={os.getpid()} store={options.store}", flush=True
-        )
-        notify_systemd("READY=1")
 
     def stop(self, number: int, frame: object) -> None:
         """Let the broker drain and end."""

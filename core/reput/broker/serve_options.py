@@ -20,6 +20,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         broker, name_server: the addresses that clients reach; None: there is no name server here.
         name_servers: addresses of those to register with.
         lock_timeout: seconds to wait while another process writes the store.
+        announces: print a line on stdout once clients can connect.
     """
 
     store: str
@@ -31,6 +32,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     name_server: str | None
     name_servers: list[str] = []
     lock_timeout: float = 0.0
+    announces: bool = True
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

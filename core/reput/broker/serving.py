@@ -1,6 +1,6 @@
 """serve: the broker's process. It opens the store, serves it until SIGTERM, and leaves it cleanly closed.
 
-    keeper ── sockets, ServeOptions ──▶ serve ── Ready or Failed, by a pipe ──▶ keeper
+    keeper ── sockets, ServeOptions ──▶ serve ── Ready or Failed, by a socket ──▶ keeper
 
 Source of the order at the end: RocketMQ broker, BrokerController.shutdown.
 """
@@ -121,6 +121,8 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     # What is there now stays: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
+    if options.announces:
+        announce(options)
     tell(report, Ready(os.getpid()))
     await stop.wait()
     logger.info("the broker stops: store=%s", engine.directory)
@@ -130,6 +132,15 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
         remove_broker_place(engine.directory)
     await in_thread(engine.close)
     return 0
+
+
+def announce(options: ServeOptions) -> None:
+    """Tell the person, or the program, that has started the keeper; not the keeper does, which loads its modules."""
+    servers = options.name_server or ";".join(options.name_servers) or "none"
+    with contextlib.suppress(OSError):
+        print(
+            f"ready broker={options.broker} name_server={servers} pid={os.getppid()} store={options.store}", flush=True
+        )
 
 
 def tell(report: int, message: Ready | Failed) -> None:

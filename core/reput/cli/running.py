@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import typer
 
-from reput.cli.failure import INTERRUPTED, failure_of
-from reput.cli.output import OutputClosed
+from reput.cli.terminal.failure import INTERRUPTED, failure_of
+from reput.cli.terminal.output import OutputClosed
 from reput.errors import ReputError
 
 __all__ = ["run"]
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         take_standard_streams()
         from reput.cli.application import application
 
-        code = application(words, prog_name="reput", standalone_mode=False)
+        code = application(words)(words, prog_name="reput", standalone_mode=False)
         sys.stdout.flush()
     except (OutputClosed, BrokenPipeError):
         # The reader stopped early, as in `reput dump STORE | head`. Otherwise Python would flush once more at exit.

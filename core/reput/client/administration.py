@@ -17,7 +17,8 @@ from reput.client.queue_requests import QueueRequests, queue_fields
 from reput.client.reading import pull, route_of
 from reput.client.routes import DEFAULT_TOPIC, refused
 from reput.client.session import Session
-from reput.consume.administration.administration import GroupProgress, QueueStats
+from reput.consume.administration.administration import QueueStats
+from reput.consume.administration.stored_queues import GroupProgress
 from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import check_consumed_topic

@@ -8,8 +8,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from reput.argument_checks import OFFSET_MAX, require_path, require_seconds, require_text, require_whole
 from reput.client.administration import ClusterAdministration
@@ -25,6 +24,7 @@ from reput.client.sender import Sender
 from reput.client.session import Session
 from reput.client.sessions import Sessions
 from reput.client.transactions import Transactions
+from reput.closing_block import ClosingBlock
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.subscription import Filter, subscribe
 from reput.consume.registry.subscription_groups import check_group
@@ -33,14 +33,11 @@ from reput.errors import ConfigError
 from reput.filter import SUBSCRIBE_ALL, parse_plain_tags
 from reput.store.reader.results import GetMessageResult
 from reput.store.record.record import decode_message_id
+from reput.worker.running import RunsWorkers
 from reput_hooks import Record
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from reput.worker.handlers import Handler
-    from reput.worker.worker import Order, Worker, WorkerStatistics
+    from reput.worker.worker import Worker
 
 __all__ = ["Client", "Producer", "connect"]
 
@@ -60,7 +57,7 @@ class Producer(Puts):
         return self._group
 
 
-class Client(Puts):
+class Client(Puts, ClosingBlock, RunsWorkers):
     """Connected to brokers. Any number of threads and tasks may use it. Make it with `reput.connect`.
 
     It has the methods of a store that make sense over the wire, by the same names. Every method that may wait has a
@@ -207,96 +204,21 @@ class Client(Puts):
         self._consumers.add(consumer)
         return consumer
 
-    def run(
+    def _worker_consumer(
         self,
-        handler: Handler,
-        topics: str | Iterable[str],
-        *,
+        worker: Worker,
         group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> WorkerStatistics:
-        """Consume *topics* with *handler* until SIGTERM or Ctrl-C, let the running handlers end, and return counts.
-
-        The arguments are those of `Store.run`. With order="queue", the queues are locked at their brokers.
-
-        Raises:
-            ConfigError: *handler* or an option is wrong; see also `consumer`.
-            BrokerError: no broker could be reached to begin with.
-        """
-        return self.worker(
-            handler,
-            topics,
-            group=group,
-            filter=filter,
-            begin=begin,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
-        ).run()
-
-    async def arun(
-        self,
-        handler: Handler,
         topics: str | Iterable[str],
-        *,
-        group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> WorkerStatistics:
-        """As `run`, for a task, until it is cancelled. It handles no signals."""
-        return await self.worker(
-            handler,
-            topics,
-            group=group,
-            filter=filter,
-            begin=begin,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
-        ).arun()
-
-    def worker(
-        self,
-        handler: Handler,
-        topics: str | Iterable[str],
-        *,
-        group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> Worker:
-        """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
-        from reput.worker.worker import Worker
-
-        def open_consumer(in_flight_max: int, queue_in_flight_max: int) -> RemoteConsumer:
-            # The worker's loop is free while it waits for this thread: the consumer lives there, without another
-            # thread between it and the handlers.
-            assert worker.loop is not None
-            joining = self._joined(
+        filter: Filter,
+        begin: Beginning,
+        in_flight_max: int,
+        queue_in_flight_max: int,
+    ) -> RemoteConsumer:
+        """Return a consumer that lives in the worker's loop, without another thread between it and the handlers."""
+        assert worker.loop is not None
+        return run_in(
+            worker.loop,
+            self._joined(
                 group,
                 topics,
                 filter,
@@ -304,23 +226,11 @@ class Client(Puts):
                 in_flight_max,
                 False,
                 None,
-                order == "queue",
+                worker.in_order,
                 "averagely",
                 queue_in_flight_max,
-            )
-            return run_in(worker.loop, joining)
-
-        worker = Worker(
-            open_consumer,
-            handler,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
+            ),
         )
-        return worker
 
     # Transactions.
 
@@ -508,22 +418,9 @@ class Client(Puts):
             await asyncio.to_thread(background.thread.run, closed_sender(background.sender))
             await asyncio.to_thread(background.thread.stop)
 
-    def __enter__(self) -> Self:
+    def _require_open(self) -> None:
+        """Refuse calls on a closed client."""
         self._sessions.require_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 async def closed_sender(sender: Sender) -> None:

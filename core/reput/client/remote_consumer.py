@@ -15,13 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from reput.argument_checks import require_record, require_seconds, require_whole
 from reput.client.background_loop import run_in
 from reput.client.group_session import GroupSession
 from reput.client.remote_queue import RemoteQueue
+from reput.closing_block import ClosingBlock
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.errors import ConfigError, RequestRefused, StoreClosed
 from reput.remoting.response_code import ResponseCode
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
-class RemoteConsumer:
+class RemoteConsumer(ClosingBlock):
     """One consumer of a group. Make it with `Client.consumer`; any thread and any task may use it.
 
     The consumers of a group share the queues of each topic by RocketMQ's rules, with those in other programs and other
@@ -429,23 +429,6 @@ class RemoteConsumer:
         self._changed = threading.Condition(self._lock)
         self._closed = True
         self._tasks = []
-
-    def __enter__(self) -> Self:
-        self._require_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the consumer's loop; the calling thread waits."""

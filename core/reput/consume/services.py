@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reput.consume.administration.administration import Administration
+from reput.consume.administration.stored_queues import StoredQueues
 from reput.consume.groups.consumable_store import ConsumableStore
 from reput.consume.groups.consumer import Consumer
 from reput.consume.groups.consumer_group import ConsumerGroup
@@ -74,8 +75,9 @@ class ConsumeServices:
         self.pull_service = PullService(self.group_reader, self.consumer_manager, self.managers.offsets)
         self.hold_service = HoldService(self.arrival_service, self.pull_service)
         self.statistics = Statistics(store.put_nums)
+        self.stored_queues = StoredQueues(store, self.topics)
         self.administration = Administration(
-            store,
+            self.stored_queues,
             self.managers,
             self.topics,
             self.groups,

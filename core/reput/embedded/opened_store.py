@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from reput.argument_checks import require_text, require_whole
+from reput.closing_block import ClosingBlock
 from reput.embedded.reading_engine import ReadingEngine
 from reput.errors import ConfigError
 from reput.filter import TagMessageFilter, parse_plain_tags
@@ -26,7 +26,7 @@ TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 Engine = TypeVar("Engine", bound=ReadingEngine)
 
 
-class OpenedStore(Generic[Engine]):
+class OpenedStore(ClosingBlock, Generic[Engine]):
     """Reading, status and life of an open store. Any number of threads and tasks may use it.
 
     Every method that may wait has a coroutine twin: the same name with the prefix ``a``, the same arguments, result
@@ -237,24 +237,6 @@ class OpenedStore(Generic[Engine]):
         """Close the store. Closing it again does nothing."""
         self._engine.close()
 
-    async def aclose(self) -> None:
-        """Like `close`, for a task."""
-        await in_thread(self.close)
-
-    def __enter__(self) -> Self:
+    def _require_open(self) -> None:
+        """Refuse calls on a closed store, and in a forked child of its process."""
         self._engine.require_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        self._engine.require_open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

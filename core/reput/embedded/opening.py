@@ -22,6 +22,7 @@ from reput.store.disk.shortages import tell_read_error, tell_store_error
 from reput.store.state.recorded_settings import changed_settings, load_store_settings
 
 if TYPE_CHECKING:
+    from reput.embedded.open_keywords import OpenKeywords
     from reput.settings.keywords import SettingKeywords
 
 __all__ = ["aopen", "open"]
@@ -29,49 +30,19 @@ __all__ = ["aopen", "open"]
 
 @overload
 def open(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: Literal[False] = False,
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: Literal[False] = False, **keywords: Unpack[OpenKeywords]
 ) -> Store: ...
 
 
 @overload
 def open(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: Literal[True],
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: Literal[True], **keywords: Unpack[OpenKeywords]
 ) -> ReadOnlyStore: ...
 
 
 @overload
 def open(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: bool,
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: bool, **keywords: Unpack[OpenKeywords]
 ) -> Store | ReadOnlyStore: ...
 
 
@@ -150,79 +121,28 @@ def open(
 
 @overload
 async def aopen(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: Literal[False] = False,
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: Literal[False] = False, **keywords: Unpack[OpenKeywords]
 ) -> Store: ...
 
 
 @overload
 async def aopen(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: Literal[True],
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: Literal[True], **keywords: Unpack[OpenKeywords]
 ) -> ReadOnlyStore: ...
 
 
 @overload
 async def aopen(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: bool,
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: bool, **keywords: Unpack[OpenKeywords]
 ) -> Store | ReadOnlyStore: ...
 
 
 async def aopen(
-    path: str | os.PathLike[str],
-    *,
-    dispatchers: Sequence[str] | None = None,
-    mode: Mode = "processes",
-    read_only: bool = False,
-    config: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    hooks: Sequence[object] = (),
-    change_settings: Sequence[str] = (),
-    lock_timeout: float | None = 0.0,
-    **keywords: Unpack[SettingKeywords],
+    path: str | os.PathLike[str], *, read_only: bool = False, **keywords: Unpack[OpenKeywords]
 ) -> Store | ReadOnlyStore:
-    """Like `open`, for a task: ``async with await reput.aopen("store") as store``."""
+    """Like `open`, with the same arguments, for a task: ``async with await reput.aopen("store") as store``."""
 
     def opening() -> Store | ReadOnlyStore:
-        return open(
-            path,
-            dispatchers=dispatchers,
-            mode=mode,
-            read_only=read_only,
-            config=config,
-            settings=settings,
-            hooks=hooks,
-            change_settings=change_settings,
-            lock_timeout=lock_timeout,
-            **keywords,
-        )
+        return open(path, read_only=read_only, **keywords)
 
     return await opened_in_thread(opening)

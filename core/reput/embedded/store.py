@@ -23,6 +23,7 @@ from reput.in_thread import in_thread, opened_in_thread
 from reput.process.control.control_messages import RebuiltView
 from reput.store.record.message import Message, PutMessageResult
 from reput.store.retention.retention_plan import SegmentFate
+from reput.worker.running import RunsWorkers
 
 if TYPE_CHECKING:
     from reput.consume.administration.administration import Administration
@@ -31,13 +32,12 @@ if TYPE_CHECKING:
     from reput.consume.pull.topic_reader import Beginning
     from reput.consume.registry.statistics import StoreStatistics
     from reput.consume.registry.subscription import Filter
-    from reput.worker.handlers import Handler
-    from reput.worker.worker import Order, Worker, WorkerStatistics
+    from reput.worker.worker import Worker
 
 __all__ = ["Store"]
 
 
-class Store(OpenedStore[StoreEngine]):
+class Store(OpenedStore[StoreEngine], RunsWorkers):
     """A store that this process writes. Any number of threads and tasks may use it. Open it with `reput.open`.
 
     Close it with `close`, or use ``with``. At the end of a program that closes nothing, the store is closed with a
@@ -325,130 +325,24 @@ class Store(OpenedStore[StoreEngine]):
             offset_store=offset_store,
         )
 
-    def run(
+    def _worker_consumer(
         self,
-        handler: Handler,
-        topics: str | Iterable[str],
-        *,
+        worker: Worker,
         group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> WorkerStatistics:
-        """Consume *topics* with *handler* until SIGTERM or Ctrl-C, let the running handlers end, and return counts.
-
-        A message is acknowledged when its handler returns. If the handler raises, the message comes again; after too
-        many times it goes to the dead letters, ``%DLQ%group``. Signals are handled in the main thread only; elsewhere
-        stop a `worker`.
-
-        Args:
-            handler: a function, which runs in threads, or a coroutine function, which runs in tasks. It gets the
-                message as a `reput.Record`; what it returns is ignored.
-            topics: as for `consumer`.
-            group: as for `consumer`.
-            filter: as for `consumer`.
-            begin: as for `consumer`.
-            concurrency: how many messages are handled at the same time.
-            order: "any": a failed message goes back to the store and comes again after 10 s, 30 s, 1 min and so on,
-                while others go on. "queue": the messages of a queue are handled one by one, in their order; a failed
-                one is tried again in its place after *suspend_time* seconds, and its queue waits.
-            time_limit: seconds for one run of the handler; None: no limit. A coroutine is cancelled, and has failed. A
-                function cannot be ended: its message goes back, and its thread is free when it returns. With
-                order="queue" a function is only reported.
-            max_reconsume_times: how often a message comes again before it is a dead letter; None: as the group's
-                configuration says (16), with order="queue" without limit.
-            drain_time: seconds that running handlers get to end; None: as long as they need.
-
-        Raises:
-            ConfigError: *handler* or an option is wrong; see also `consumer`.
-            StoreError: the store cannot be read, or another thread closed it.
-        """
-        return self.worker(
-            handler,
+        topics: str | Iterable[str],
+        filter: Filter,
+        begin: Beginning,
+        in_flight_max: int,
+        queue_in_flight_max: int,
+    ) -> Consumer:
+        """Return a consumer in this process."""
+        return self._engine.services.consumer(
+            group,
             topics,
-            group=group,
-            filter=filter,
+            filter,
             begin=begin,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
-        ).run()
-
-    async def arun(
-        self,
-        handler: Handler,
-        topics: str | Iterable[str],
-        *,
-        group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> WorkerStatistics:
-        """Like `run`, for a task, until it is cancelled. It handles no signals."""
-        return await self.worker(
-            handler,
-            topics,
-            group=group,
-            filter=filter,
-            begin=begin,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
-        ).arun()
-
-    def worker(
-        self,
-        handler: Handler,
-        topics: str | Iterable[str],
-        *,
-        group: str,
-        filter: Filter = None,
-        begin: Beginning = "earliest",
-        concurrency: int = 1,
-        order: Order = "any",
-        time_limit: float | None = None,
-        max_reconsume_times: int | None = None,
-        suspend_time: float = 1.0,
-        drain_time: float | None = None,
-    ) -> Worker:
-        """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
-        from reput.worker.worker import Worker
-
-        def open_consumer(in_flight_max: int, queue_in_flight_max: int) -> Consumer:
-            return self._engine.services.consumer(
-                group,
-                topics,
-                filter,
-                begin=begin,
-                in_flight_max=in_flight_max,
-                queue_in_flight_max=queue_in_flight_max,
-            )
-
-        return Worker(
-            open_consumer,
-            handler,
-            concurrency=concurrency,
-            order=order,
-            time_limit=time_limit,
-            max_reconsume_times=max_reconsume_times,
-            suspend_time=suspend_time,
-            drain_time=drain_time,
+            in_flight_max=in_flight_max,
+            queue_in_flight_max=queue_in_flight_max,
         )
 
     @property

@@ -48,6 +48,7 @@ from reput_hooks import Cursor
 
 if TYPE_CHECKING:
     from reput.consume.delivery.transaction_service import TransactionService
+    from reput.consume.delivery.transactional_message_service import TransactionalMessageService
     from reput.consume.registry.statistics import StoreStatistics
     from reput.consume.services import ConsumeServices
     from reput.embedded.grouped_puts import GroupedPuts
@@ -88,7 +89,7 @@ class StoreEngine(ReadingEngine):
         self.consuming_lock = threading.Lock()
         self.consuming: ConsumeServices | None = None
         self.transacting_lock = threading.Lock()
-        self.transacting: TransactionService | None = None
+        self.transacting: TransactionalMessageService | None = None
         self.transaction_reader: MessageReader | None = None
         try:
             self.views = StoreViews(directory, self.writer, mode, configuration, self.attach_publisher)
@@ -372,6 +373,13 @@ class StoreEngine(ReadingEngine):
 
     @property
     def transactions(self) -> TransactionService:
+        """The public methods of `transactional_messages`; the errors are the same."""
+        from reput.consume.delivery.transaction_service import TransactionService
+
+        return TransactionService(self.transactional_messages)
+
+    @property
+    def transactional_messages(self) -> TransactionalMessageService:
         """Transactional messages. Created at the first use.
 
         Raises:
@@ -381,10 +389,10 @@ class StoreEngine(ReadingEngine):
         self.require_open()
         with self.transacting_lock:
             if self.transacting is None:
-                from reput.consume.delivery.transaction_service import TransactionService
+                from reput.consume.delivery.transactional_message_service import TransactionalMessageService
 
                 reader = self.new_reader()
-                self.transacting = TransactionService(self, reader)
+                self.transacting = TransactionalMessageService(self, reader)
                 self.transaction_reader = reader
             return self.transacting
 
@@ -436,7 +444,7 @@ class StoreEngine(ReadingEngine):
     def half_messages(self) -> int | None:
         """Return how many transactions are open; None if they were not counted yet, which `transactions` does."""
         if self.transacting is not None:
-            return self.transacting.status()
+            return len(self.transacting.open_transactions.pending)
         # If no transaction was ever begun, none is open.
         return None if self.queue_ids(HALF_TOPIC) else 0
 

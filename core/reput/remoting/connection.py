@@ -27,8 +27,9 @@ from reput.remoting.remoting_command import (
     encode_frame,
     next_opaque,
 )
+from reput.remoting.turn import Turn
 
-__all__ = ["Connection", "ConnectionLost", "Limits", "Outgoing", "RequestHandler"]
+__all__ = ["Connection", "ConnectionLost", "Limits", "RequestHandler"]
 
 # Within one turn of the loop, output is handed to the transport in pieces of this size, so that it can request a pause.
 WRITE_SIZE = 256 << 10
@@ -63,25 +64,6 @@ class Limits:
         self.unread_size = 0
 
 
-class Outgoing:
-    """The connections of one loop that have something to send; they send it at the end of its turn, or earlier."""
-
-    def __init__(self) -> None:
-        self.connections: list[Connection] = []
-
-    def add(self, connection: Connection) -> None:
-        """Let a connection send at the end of the turn."""
-        if not self.connections:
-            connection.loop.call_soon(self.flush)
-        self.connections.append(connection)
-
-    def flush(self) -> None:
-        """Let all connections send now."""
-        connections, self.connections = self.connections, []
-        for connection in connections:
-            connection.flush()
-
-
 # Receives each request; answers through `Connection.respond`.
 RequestHandler = Callable[["Connection", RemotingCommand], None]
 
@@ -108,13 +90,13 @@ class Connection(asyncio.BufferedProtocol):
         on_made: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
         limits: Limits | None = None,
-        outgoing: Outgoing | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.handler = handler
         self.on_made = on_made
         self.on_lost = on_lost
         self.limits = limits or Limits()
-        self.turn = outgoing or Outgoing()
+        self.turn = turn or Turn()
         self.loop = asyncio.get_running_loop()
         self.buffer = read_buffer()
         self.transport: asyncio.Transport | None = None
@@ -171,18 +153,11 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Accept the bytes that were read, and handle the frames that are now complete."""
         self.last_active = self.loop.time()
-        data = self.buffer[:nbytes]
-        if self.rest:
-            self.rest += data
-            if len(self.rest) >= self.needed:
-                self.handle_rest()
-            else:
-                self.count_rest(len(self.rest))
-        else:
-            taken = self.handle_frames(data)
-            if taken < nbytes:
-                self.rest += data[taken:]
-                self.count_rest(len(self.rest))
+        self.turn.begin_read()
+        try:
+            self.handle_bytes(self.buffer[:nbytes])
+        finally:
+            self.turn.end_read()
 
     def eof_received(self) -> bool:
         """The peer has stopped sending. It also stops reading then, so the connection ends."""
@@ -203,6 +178,20 @@ class Connection(asyncio.BufferedProtocol):
             self.loop.call_soon(self.handle_rest)
 
     # Reading.
+
+    def handle_bytes(self, data: memoryview) -> None:
+        """Handle bytes that follow those received earlier."""
+        if self.rest:
+            self.rest += data
+            if len(self.rest) >= self.needed:
+                self.handle_rest()
+            else:
+                self.count_rest(len(self.rest))
+        else:
+            taken = self.handle_frames(data)
+            if taken < len(data):
+                self.rest += data[taken:]
+                self.count_rest(len(self.rest))
 
     def handle_rest(self) -> None:
         """Handle bytes that were received earlier."""
@@ -278,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
         elif not self.is_flush_due:
             self.is_flush_due = True
-            self.turn.add(self)
+            self.turn.send_at_end(self)
 
     def flush(self) -> None:
         """Hand all pending output to the transport."""

@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
 from reput.errors import ReputError, RequestRefused
-from reput.remoting.connection import Connection, Limits, Outgoing
+from reput.remoting.connection import Connection, Limits
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from reput.remoting.tls import ServerTls
 from reput.remoting.tls_listener import TlsListener
+from reput.remoting.turn import Turn
 
 __all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
 
@@ -65,7 +66,7 @@ class RemotingServer:
         *,
         on_closed: Callable[[Connection], None] | None = None,
         answer_of: Callable[[Exception], RemotingCommand] | None = None,
-        outgoing: Outgoing | None = None,
+        turn: Turn | None = None,
         guard: Guard | None = None,
         tls: ServerTls | None = None,
         connections_max: int = CONNECTIONS_MAX,
@@ -87,7 +88,7 @@ class RemotingServer:
         self.loop = asyncio.get_running_loop()
         self.connections: dict[Connection, None] = {}
         self.limits = Limits()
-        self.outgoing = outgoing or Outgoing()
+        self.turn = turn or Turn()
         self.servers: list[asyncio.Server | TlsListener] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
         self.waiting: set[asyncio.Future[RemotingCommand | None]] = set()
@@ -108,7 +109,7 @@ class RemotingServer:
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
         handle = self.handle if self.guard is None else self.handle_guarded
-        return Connection(handle, self.connected, self.disconnected, self.limits, self.outgoing)
+        return Connection(handle, self.connected, self.disconnected, self.limits, self.turn)
 
     def connected(self, connection: Connection) -> None:
         """Register a connection; close one too many, or one that another user made through a Unix socket."""

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from reput.errors import StoreError
+from reput.kernel import kernel
 from reput.settings import Settings
 from reput.store.disk.disk_space import DiskSpace
 from reput.store.disk.files import Clock, Files
@@ -85,7 +86,8 @@ class MessageStore:
         self.files = files or Files()
         self.clock = clock or Clock()
         self.threads = threads or Threads()
-        # First what may be wrong with the settings: nothing is written for them.
+        # First what may be wrong with the environment and the settings: nothing is written for them.
+        kernel()
         self.born_host, self.store_host = stored_host(settings.born_host), stored_host(settings.store_host)
         self.delay_levels = DelayLevels(settings.message_delay_level)
         self.store_files = StoreFiles(

@@ -45,15 +45,16 @@ logger = logging.getLogger(__name__)
 
 
 class LogLag(msgspec.Struct, frozen=True):
-    """What a reader of the log has not read yet: *messages* (all of them, filters do not count) of *byte_count* bytes.
+    """What a reader of the log has not read yet: *messages* in *byte_count* bytes of the log.
 
     *seconds* is the age of the oldest one. Behind `LAG_BYTES_COUNTED` bytes messages are estimated, by the size of
-    those before.
+    those before; then they are not *exact*.
     """
 
     byte_count: int
     messages: int
     seconds: float
+    exact: bool = True
 
 
 class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,16 +200,31 @@ class LogTable:
         """Return the offset of the first record in [begin, until) stored at that time (ms) or later, else *until*."""
         return offset_of_time(self.searcher(), begin, until, store_timestamp)
 
-    def offset_after(self, begin: int, until: int, record_count: int) -> int:
-        """Return the offset after *record_count* records of any kind from *begin* on; at most *until*."""
+    def offset_after(self, begin: int, until: int, row_count: int, row_filter: RowFilter | None = None) -> int:
+        """Return the offset after *row_count* rows from *begin* on, where the next row begins; at most *until*.
+
+        Args:
+            row_filter: which records are rows; None: the table's filter.
+        """
+        chosen = row_filter or self.options.row_filter
         for columns in self.searcher().read(begin, until):
-            if len(columns) > record_count:
-                return int(columns.header["commit_log_offset"][record_count])
-            record_count -= len(columns)
+            rows = chosen.rows(RecordParts(columns))
+            if len(rows) > row_count:
+                return int(columns.header["commit_log_offset"][rows[row_count]])
+            row_count -= len(rows)
         return until
 
-    def lag(self, begin: int, until: int) -> LogLag:
-        """Return how far a reader at *begin* is behind *until*; records begin at both offsets."""
+    def count_rows(self, begin: int, until: int, row_filter: RowFilter | None = None) -> int:
+        """Return how many rows the records that begin in [begin, until) have; *row_filter* as in `offset_after`."""
+        chosen = row_filter or self.options.row_filter
+        return sum(len(chosen.rows(RecordParts(columns))) for columns in self.searcher().read(begin, until))
+
+    def lag(self, begin: int, until: int, row_filter: RowFilter | None = None) -> LogLag:
+        """Return how far a reader at *begin* is behind *until*; records begin at both offsets.
+
+        Args:
+            row_filter: which messages count; None: all.
+        """
         counted_until = (
             until if until - begin <= LAG_BYTES_COUNTED else self.next_record(begin + LAG_BYTES_COUNTED, until)
         )
@@ -217,11 +233,11 @@ class LogTable:
         for columns in self.reader(False, False, pass_over).read(begin, counted_until):
             if oldest_ms is None:
                 oldest_ms = int(columns.store_timestamp[0])
-            messages += len(columns)
+            messages += len(columns) if row_filter is None else len(row_filter.rows(RecordParts(columns)))
         if counted_until < until:
             messages = messages * (until - begin) // (counted_until - begin)
         seconds = 0.0 if oldest_ms is None else max(time.time() - oldest_ms / 1000, 0.0)
-        return LogLag(until - begin, messages, round(seconds, 3))
+        return LogLag(until - begin, messages, round(seconds, 3), counted_until >= until)
 
     def splits(
         self,

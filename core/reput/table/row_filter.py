@@ -42,10 +42,16 @@ def is_user_topic(topic: str) -> bool:
 
 
 class QueueRange(msgspec.Struct, frozen=True):
-    """The records of one queue with queue offsets in [begin, until); None: no bound."""
+    """The records of one queue with queue offsets in [begin, until); None: no bound.
+
+    *commit_log_offset_min* and *commit_log_offset_until* bound the same records by their places in the log; the second
+    is excluded.
+    """
 
     begin: int | None = None
     until: int | None = None
+    commit_log_offset_min: int | None = None
+    commit_log_offset_until: int | None = None
 
 
 class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +152,8 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
                 bounds = (self.queue_ranges or {}).get((topic, queue_id))
                 if bounds is not None:
                     of_queue &= within(columns.header["queue_offset"], bounds.begin, bounds.until)
+                    places = bounds.commit_log_offset_min, bounds.commit_log_offset_until
+                    of_queue &= within(columns.header["commit_log_offset"], *places)
                 in_queues |= of_queue
         passed &= in_queues
 

@@ -107,7 +107,7 @@ class SparkExport(CommitLogDispatcher):
                 self.wait_for_interval()
                 end = max(end, self.log.find_durable_end())
             self.export(done, end)
-            table.update_incremental()
+            table.update()
         self.commits.value += table.version() - known
         for _, added in lake.commits_since(table, known):
             for damaged in added.damage:

@@ -136,6 +136,7 @@ def export(
     from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.lakes.opening import find_table, open_table
     from reput_plugins.spark_export.maintenance import Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
@@ -150,7 +151,7 @@ def export(
     log = LogTable(store_directory, options)
     target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
     schema = lake_schema(options.row_format)
-    table = location.open()
+    table = find_table(location)
     if table is None:
         # An existing lake continues without a topic that was deleted in the meantime.
         require_topics(log, chosen or ())
@@ -175,7 +176,7 @@ def export(
         raise DispatcherError(f"the lake lacks written rows: lake={location.address} until={end}")
     # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
     if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
-        table = location.table()
+        table = open_table(location)
     return ExportReport(
         added.begin,
         added.until,

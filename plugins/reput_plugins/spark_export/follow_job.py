@@ -119,6 +119,7 @@ def follow(
     from reput_plugins.spark_export.lake_continuation import continue_lake
     from reput_plugins.spark_export.lake_location import LakeLocation
     from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.lakes.opening import find_table
     from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
@@ -134,7 +135,7 @@ def follow(
     log = LogTable(store_directory, options)
     target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
     schema = lake_schema(options.row_format)
-    existing = location.open()
+    existing = find_table(location)
     if existing is None:
         # An existing lake continues without a topic that was deleted in the meantime.
         require_topics(log, chosen or ())
@@ -163,7 +164,7 @@ def follow(
             until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
             run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
             done, committed_at = until, time.monotonic()
-            table.update_incremental()
+            table.update()
             # It is told of what came while the transaction was made, too.
             end = max(end, log.find_durable_end())
             lag = log.lag(done, end)

@@ -1,42 +1,45 @@
-"""Lake: the Delta table that an export keeps, committed by ``deltalake``.
+"""Lake: the table that an export keeps of one store, whatever its format.
 
-Each commit carries ``Transaction("reput:<store id>:<epoch>:<export name>", <end offset>)``, so the table itself records
+Each commit records ``reput:<store id>:<epoch>:<export name>`` with the end offset, so the table itself records
 how far it holds the log. A batch repeated after a crash is recognised and not added twice, for any reader. If two
 exporters commit at once, one is refused.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.schema import PrimitiveType
-from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import ConfigError, DispatcherError, StoreError
-from reput.store.disk.files import Files
 from reput.store.log.segments import Segments
 from reput.store.state.epochs import Epochs
 from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
-from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN, ParquetFile
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
+from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
 
-__all__ = ["Commit", "Lake", "lake_errors", "tells_stores_apart"]
+__all__ = ["Commit", "Lake", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
+OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
+# Types of different width in memory that tables store alike.
+STORED_AS = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
 # Version 1 has no ``store`` column, so it holds one store.
 FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 
@@ -57,19 +60,27 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
 
 
 class Lake:
-    """One export of one store into one Delta table.
+    """One export of one store into one table.
 
     Attributes:
         epochs: the store's epochs, under its id in the lake.
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
+        partition_columns: columns by which the table's files are laid out; ``date`` is among them.
         columns: where a row has the columns of the log.
-        partition_columns: the columns that the folders name.
     """
 
-    columns = LogColumns()
-    partition_columns: tuple[str, ...] = PARTITION_COLUMNS
-
-    def __init__(self, location: LakeLocation, export_name: str, epochs: Epochs, store_name: str | None = None) -> None:
+    def __init__(
+        self,
+        location: LakeLocation,
+        export_name: str,
+        epochs: Epochs,
+        store_name: str | None = None,
+        *,
+        partition_columns: Sequence[str] = PARTITION_COLUMNS,
+        columns: LogColumns | None = None,
+    ) -> None:
+        self.partition_columns = list(partition_columns)
+        self.columns = columns or LogColumns()
         self.location = location
         self.export_name = export_name
         self.epochs = epochs
@@ -79,33 +90,20 @@ class Lake:
         """Return the name under which the table keeps the end offset of an epoch."""
         return app_id(self.epochs.store_id, epoch, self.export_name)
 
-    def create(self, schema: pa.Schema, topics: Sequence[str] | None) -> DeltaTable:
+    def create(self, schema: pa.Schema, topics: Sequence[str] | None) -> LakeTable:
         """Return the table with all columns of *schema*; create it if there is none.
 
         Raises:
             ConfigError: the table is not a reput lake, keeps other topics, or has a column that does not fit.
             DispatcherError: it cannot be created.
         """
-        table = self.location.open()
+        table = find_table(self.location)
         if table is None:
-            settings: Mapping[str, str | None] = {
-                FORMAT_SETTING: FORMAT_VERSION,
-                SELECTION_SETTING: selection_text(topics),
-            }
-            try:
-                table = DeltaTable.create(
-                    self.location.address,
-                    schema,
-                    mode="ignore",
-                    partition_by=list(self.partition_columns),
-                    configuration={**settings, **self.settings()},
-                    storage_options=self.location.storage_options,
-                    raise_if_key_not_exists=False,
-                )
-            except (OSError, DeltaError) as error:
-                raise DispatcherError(
-                    f"the lake cannot be created: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
-                ) from None
+            selection = selection_text(topics)
+            settings = {FORMAT_SETTING: FORMAT_VERSION, **self.settings()}
+            if selection is not None:
+                settings[SELECTION_SETTING] = selection
+            table = create_table(self.location, schema, self.partition_columns, settings)
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
 
@@ -113,7 +111,7 @@ class Lake:
         """Return further properties of a new table."""
         return {}
 
-    def add_columns(self, table: DeltaTable, schema: pa.Schema) -> DeltaTable:
+    def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
         """Return the table with the columns added that an older reput did not write; existing rows have null there.
 
         Foreign columns stay, and are null in new rows.
@@ -122,10 +120,10 @@ class Lake:
             ConfigError: a column has another type, or a foreign column is not nullable.
             DispatcherError: the columns cannot be added.
         """
-        kept = {field.name: field for field in table.schema().fields}
-        wanted = {field.name: field for field in Schema.from_arrow(fitting(schema, table)).fields}
+        kept = {field.name: field for field in table.schema()}
+        wanted = {field.name: field for field in fitting(schema, table)}
         for name, field in wanted.items():
-            if name in kept and kept[name].type != field.type:
+            if name in kept and stored_type(kept[name].type) != stored_type(field.type):
                 raise ConfigError(
                     f"a column of the lake has another type: lake={self.location.address} column={name} "
                     f"type={type_name(kept[name])} needed={type_name(field)}",
@@ -140,29 +138,20 @@ class Lake:
                 )
         missing = [field for name, field in wanted.items() if name not in kept]
         if missing:
-            try:
-                table.alter.add_columns(missing)
-            except (OSError, DeltaError) as error:
-                raise DispatcherError(
-                    f"the lake cannot be extended with columns: lake={self.location.address} "
-                    f"columns={','.join(field.name for field in missing)} error={one_line(error)}",
-                    LAKE_ADVICE,
-                ) from None
-            self.force_commits()
-            table.update_incremental()
+            table.add_columns(pa.schema(missing))
         return table
 
-    def refuse_another(self, table: DeltaTable, topics: Sequence[str] | None) -> None:
+    def refuse_another(self, table: LakeTable, topics: Sequence[str] | None) -> None:
         """Refuse a table that is not a reput lake of this format, partitioning and choice of topics."""
-        settings = table.metadata().configuration
+        settings = table.properties()
         if FORMAT_SETTING not in settings:
             raise ConfigError(
                 f"the table was not written by reput: lake={self.location.address}", "Name a separate folder."
             )
         if settings[FORMAT_SETTING] not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
             raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
-        partitions = table.metadata().partition_columns
-        if partitions != list(self.partition_columns):
+        partitions = table.partition_columns()
+        if partitions != self.partition_columns:
             raise ConfigError(
                 f"the lake is partitioned differently: lake={self.location.address} columns={','.join(partitions)} "
                 f"needed={','.join(self.partition_columns)}",
@@ -176,20 +165,20 @@ class Lake:
                 "Ask for the same ones, or name another folder.",
             )
 
-    def kept_topics(self, table: DeltaTable) -> list[str] | None:
+    def kept_topics(self, table: LakeTable) -> list[str] | None:
         """Return the topics that the table keeps, None for all."""
-        kept = table.metadata().configuration.get(SELECTION_SETTING)
+        kept = table.properties().get(SELECTION_SETTING)
         return None if kept is None else kept.split(",")
 
-    def cursor(self, table: DeltaTable) -> Cursor | None:
+    def cursor(self, table: LakeTable) -> Cursor | None:
         """Return how far *table* holds the log, None if it holds nothing. The table does not know the store time."""
         for epoch in (known.number for known in reversed(self.epochs.history)):
-            until = table.transaction_version(self.app_id(epoch))
+            until = table.recorded(self.app_id(epoch))
             if until is not None and until != RETIRED:
                 return Cursor(self.epochs.store_id, epoch, until, 0)
         return None
 
-    def committed(self, table: DeltaTable) -> int | None:
+    def committed(self, table: LakeTable) -> int | None:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
 
         Raises:
@@ -226,7 +215,7 @@ class Lake:
         Raises:
             DispatcherError: another exporter committed first, or the range does not begin where the table ends.
         """
-        table = self.location.table()
+        table = open_table(self.location)
         committed = self.committed(table)
         if committed is not None and committed >= until:
             return None
@@ -241,44 +230,27 @@ class Lake:
             tuple(damage),
             self.epochs.store_id,
         )
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=file.path,
-                size=file.size,
-                partition_values=file.partition,
-                modification_time=file.written_ms,
-                data_change=True,
-                stats=file.statistics,
-            )
-            for file in files
-        ]
         marks: list[LogMark] = []
         if segments is not None:
             known = committed_marks(table, self.epochs.store_id, self.export_name) or []
             known = [mark for mark in known if mark.commit_log_offset < begin]
             marks = joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
-        properties = CommitProperties(
-            custom_metadata={COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
-            app_transactions=[Transaction(self.app_id(self.epochs.epoch), until)],
+        transaction = TransactionData(
+            {self.app_id(self.epochs.epoch): until},
+            {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
         )
         try:
-            table.create_write_transaction(
-                actions, "append", fitting(schema, table), list(self.partition_columns), commit_properties=properties
-            )
-        except CommitFailedError as error:
-            now = self.location.table().transaction_version(self.app_id(self.epochs.epoch))
+            table.append(files, fitting(schema, table), transaction)
+        except CommitConflict as error:
+            now = open_table(self.location).recorded(self.app_id(self.epochs.epoch))
             if now != committed:
                 raise self.moved(now, begin) from None
-            raise DispatcherError(
-                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}"
-            ) from None
-        except (OSError, DeltaError) as error:
-            # deltalake raises its own errors for a full or read-only disk.
-            raise DispatcherError(
-                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
-            ) from None
-        self.force_commits()
+            raise self.refused(error) from None
         return added
+
+    def refused(self, error: CommitConflict) -> DispatcherError:
+        """Return the error for a transaction that another one came before."""
+        return DispatcherError(f"the lake refused a commit: lake={self.location.address} error={error}")
 
     def moved(self, committed: int | None, begin: int) -> DispatcherError:
         """Return the error for a table that does not end where a range begins."""
@@ -292,7 +264,7 @@ class Lake:
         """Return *marks*, which cover everything the table holds of the store, as metadata of a transaction."""
         return marks_info(self.epochs.store_id, self.export_name, marks)
 
-    def go_on(self, table: DeltaTable, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor]) -> None:
+    def go_on(self, table: LakeTable, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor]) -> None:
         """Record the store's end under the id and epoch of *cursor*, in a transaction without rows.
 
         The transaction also retires the cursors in *retired*.
@@ -300,20 +272,10 @@ class Lake:
         Raises:
             DispatcherError: the table takes no transaction.
         """
-        properties = CommitProperties(
-            custom_metadata=self.marks_info(marks),
-            app_transactions=self.transactions(cursor, retired),
-        )
-        schema = pa.schema(table.schema().to_arrow())
         try:
-            table.create_write_transaction(
-                [], "append", schema, list(self.partition_columns), commit_properties=properties
-            )
-        except (OSError, DeltaError) as error:
-            raise DispatcherError(
-                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
-            ) from None
-        self.force_commits()
+            table.append([], table.schema(), TransactionData(self.numbers(cursor, retired), self.marks_info(marks)))
+        except CommitConflict as error:
+            raise self.refused(error) from None
 
     def truncate(self, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor] = ()) -> None:
         """Delete the records that begin at or after the cursor's offset from the table, in one transaction.
@@ -323,63 +285,41 @@ class Lake:
         Raises:
             DispatcherError: the table takes no transaction.
         """
-        table = self.location.table()
-        of_store = f" and {self.columns.sql(STORE_COLUMN)} = '{self.store_name}'" if tells_stores_apart(table) else ""
-        transactions = self.transactions(cursor, retired)
+        table = open_table(self.location)
+        of_store = {self.columns.name(STORE_COLUMN): self.store_name} if tells_stores_apart(table) else {}
+        transaction = TransactionData(self.numbers(cursor, retired), self.marks_info(marks))
         try:
-            table.delete(
-                f"{self.columns.sql('commitLogOffset')} >= {cursor.commit_log_offset}{of_store}",
-                commit_properties=CommitProperties(
-                    custom_metadata=self.marks_info(marks), app_transactions=transactions
-                ),
-            )
-        except (OSError, DeltaError) as error:
-            raise DispatcherError(
-                f"the lake refused a commit: lake={self.location.address} error={one_line(error)}", LAKE_ADVICE
-            ) from None
-        self.force_commits()
-        table = self.location.table()
-        if any(table.transaction_version(known.app_id) != known.version for known in transactions):
-            # If no row matches, the Delta library makes no transaction.
-            self.go_on(table, cursor, marks, retired)
+            table.delete_rows(cursor.commit_log_offset, self.columns.name(OFFSET_COLUMN), of_store, transaction)
+        except CommitConflict as error:
+            raise self.refused(error) from None
 
-    def transactions(self, cursor: Cursor, retired: Sequence[Cursor]) -> list[Transaction]:
-        """Return the transaction entries that record *cursor* and retire *retired*."""
-        forgotten = (Transaction(app_id(old.store_id, old.epoch, self.export_name), RETIRED) for old in retired)
-        names = [Transaction(row_name_id(cursor.store_id, self.store_name, self.export_name), 0)]
-        if self.store_name == cursor.store_id:
-            names.clear()
-        return [Transaction(self.app_id(cursor.epoch), cursor.commit_log_offset), *forgotten, *names]
+    def numbers(self, cursor: Cursor, retired: Sequence[Cursor]) -> dict[str, int]:
+        """Return the numbers by which the table records *cursor* and retires *retired*."""
+        found = {self.app_id(cursor.epoch): cursor.commit_log_offset}
+        found |= {app_id(old.store_id, old.epoch, self.export_name): RETIRED for old in retired}
+        if self.store_name != cursor.store_id:
+            found[row_name_id(cursor.store_id, self.store_name, self.export_name)] = 0
+        return found
 
-    def rows_of(self, table: DeltaTable) -> str | None:
+    def rows_of(self, table: LakeTable) -> str | None:
         """Return the value of the column ``store`` in the store's rows, None if the table has no such column."""
         return self.store_name if tells_stores_apart(table) else None
 
-    def force_commits(self) -> None:
-        """Force the table's newest transaction to disk, so that it is durable when reported so.
-
-        An object store makes its files durable itself.
-        """
-        if self.location.folder is None:
-            return
-        directory = self.location.folder / "_delta_log"
-        newest = max((name for name in os.listdir(directory) if name.endswith(".json")), default=None)
-        Files().force_together([] if newest is None else [directory / newest], [directory])
-
-    def last_commit(self, table: DeltaTable, until: int) -> Commit | None:
+    def last_commit(self, table: LakeTable, until: int) -> Commit | None:
         """Return what the transaction that brought *table* to *until* added, None if recent history lacks it."""
         for entry in table.history(HISTORY_COUNT):
-            found: Any = entry.get(COMMIT_INFO)
+            found: Any = entry.info.get(COMMIT_INFO)
             if found and found.get("until") == until and self.is_own(found):
                 return msgspec.convert(found, Commit)
         return None
 
-    def commits_since(self, table: DeltaTable, version: int) -> list[tuple[int, Commit]]:
+    def commits_since(self, table: LakeTable, version: int) -> list[tuple[int, Commit]]:
         """Return (table version, what it added) for each transaction after *version* that added records."""
         count = table.version() - version
         entries = table.history(count) if count > 0 else []
         # Transactions that merge files or delete truncated rows lack this field.
-        added = [(entry["version"], entry[COMMIT_INFO]) for entry in entries if self.is_own(entry.get(COMMIT_INFO))]
+        own = [entry for entry in entries if self.is_own(entry.info.get(COMMIT_INFO))]
+        added = [(entry.version, entry.info[COMMIT_INFO]) for entry in own]
         return [(number, msgspec.convert(found, Commit)) for number, found in sorted(added, key=lambda pair: pair[0])]
 
     def is_own(self, commit: Any) -> bool:
@@ -387,34 +327,30 @@ class Lake:
         return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
 
 
-def tells_stores_apart(table: DeltaTable) -> bool:
+def tells_stores_apart(table: LakeTable) -> bool:
     """Return whether the lake has the column ``store``."""
-    return table.metadata().configuration.get(FORMAT_SETTING) != FORMAT_OF_ONE_STORE
+    return table.properties().get(FORMAT_SETTING) != FORMAT_OF_ONE_STORE
 
 
-def fitting(schema: pa.Schema, table: DeltaTable) -> pa.Schema:
+def fitting(schema: pa.Schema, table: LakeTable) -> pa.Schema:
     """Return *schema* without the column ``store`` if the lake has none."""
     return schema if tells_stores_apart(table) else schema.remove(schema.get_field_index(STORE_COLUMN))
 
 
-@contextmanager
-def lake_errors(address: str) -> Iterator[None]:
-    """Raise an ``OSError`` from inside the block (disk full or read-only, permission denied) as one error.
-
-    Raises:
-        DispatcherError: the lake cannot be written. Readers see none of the new files.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or one_line(error)
-        raise DispatcherError(f"the lake cannot be written: lake={address} error={reason}", LAKE_ADVICE) from error
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type as tables keep it: formats differ in widths in memory, and in the names of a type's parts."""
+    if pa.types.is_map(kind):
+        return pa.map_(stored_type(kind.key_type), stored_type(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(stored_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, stored_type(field.type)) for field in kind])
+    return STORED_AS.get(kind, kind)
 
 
-def type_name(field: Field) -> str:
+def type_name(field: pa.Field) -> str:
     """Return a column's type as text; for a nested type only its kind."""
-    kind = field.type
-    return kind.type if isinstance(kind, PrimitiveType) else type(kind).__name__.removesuffix("Type").lower()
+    return str(field.type).partition("<")[0] if pa.types.is_nested(field.type) else str(field.type)
 
 
 def selection_text(topics: Sequence[str] | None) -> str | None:

@@ -20,7 +20,6 @@ from copy import copy
 from pathlib import Path
 
 import msgspec
-from deltalake import DeltaTable
 
 from reput.errors import ConfigError, StoreError
 from reput.store.state.epochs import Epochs, read_epochs
@@ -32,6 +31,8 @@ from reput_plugins.spark_export.lake import Lake, tells_stores_apart
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks, count_rows, row_marks
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
+from reput_plugins.spark_export.lakes.opening import find_table, open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
 
 __all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
@@ -108,19 +109,19 @@ def continue_lake(
         )
     identity = read_identity(log.store_directory)
     recorded = None if identity is None else identity.store_id
-    table = location.open()
+    table = find_table(location)
     lake = lake_of_store(location, export_name, log.store_directory, store_id or recorded or log.store_id, make=make)
     if table is None:
         return lake
     lake.refuse_another(table, topics)
-    exports = all_sources(location)
+    exports = all_sources(table)
     cursors = exports.pop(export_name, [])
     source = find_source(table, lake, cursors, log, recorded, store_id) if cursors else None
     if source is None:
         refuse_second_name(table, lake, exports, log)
         return lake
     known = source.cursor
-    name = row_name(location, known.store_id, export_name)
+    name = row_name(table, known.store_id, export_name)
     lake = lake_of_store(location, export_name, log.store_directory, recorded or known.store_id, name, make)
     present = Cursor(lake.epochs.store_id, lake.epochs.epoch, known.commit_log_offset, 0)
     retired = left_behind(cursors, known, present)
@@ -152,14 +153,14 @@ def truncate_lake(lake: Lake, log: LogTable, cursor: Cursor) -> None:
     Raises:
         StoreError: an operator must accept that first.
     """
-    table = lake.location.table()
+    table = open_table(lake.location)
     known = lake.cursor(table)
     if known is not None and known.commit_log_offset > cursor.commit_log_offset:
         take_out(lake, table, log, Cut(cursor.commit_log_offset), source_of(table, lake, known, log))
 
 
 def find_source(
-    table: DeltaTable,
+    table: LakeTable,
     lake: Lake,
     cursors: Sequence[Cursor],
     log: LogTable,
@@ -178,7 +179,7 @@ def find_source(
         if name in known:
             named = source_of(table, lake, known[name], log)
             if given != recorded:
-                refuse_other_id(lake, named, given)
+                refuse_other_id(lake, table, named, given)
             return named
     apart = tells_stores_apart(table)
     if given is not None and not apart:
@@ -191,7 +192,7 @@ def find_source(
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
     if agreeing:
         found = max(agreeing, key=end_of)
-        refuse_other_id(lake, found, given)
+        refuse_other_id(lake, table, found, given)
         return found
     # A copy that diverged shares records with the lake, which would then be there twice.
     is_another = all(
@@ -211,14 +212,14 @@ def find_source(
     )
 
 
-def refuse_other_id(lake: Lake, source: Source, given: str | None) -> None:
+def refuse_other_id(lake: Lake, table: LakeTable, source: Source, given: str | None) -> None:
     """Refuse an id that is neither the store's id in the lake nor the name in its rows.
 
     Raises:
         StoreError: *given* is neither.
     """
     held = source.cursor.store_id
-    name = row_name(lake.location, held, lake.export_name)
+    name = row_name(table, held, lake.export_name)
     if given not in (None, held, name):
         raise StoreError(
             f"the lake holds this log under another id: lake={lake.location.address} store_id={given} "
@@ -237,7 +238,7 @@ def is_unmarked(source: Source, log: LogTable) -> bool:
     return not source.marks and source.cursor.store_id == derive_store_id(log.segments)
 
 
-def refuse_second_name(table: DeltaTable, lake: Lake, exports: Mapping[str, Sequence[Cursor]], log: LogTable) -> None:
+def refuse_second_name(table: LakeTable, lake: Lake, exports: Mapping[str, Sequence[Cursor]], log: LogTable) -> None:
     """Refuse to add a store whose rows another export name already has in the lake.
 
     Raises:
@@ -257,29 +258,29 @@ def refuse_second_name(table: DeltaTable, lake: Lake, exports: Mapping[str, Sequ
                 )
 
 
-def source_of(table: DeltaTable, lake: Lake, cursor: Cursor, log: LogTable) -> Source:
+def source_of(table: LakeTable, lake: Lake, cursor: Cursor, log: LogTable) -> Source:
     """Return what the lake holds of one store, compared with *log*."""
     until = cursor.commit_log_offset
     found = committed_marks(table, cursor.store_id, lake.export_name)
     if found is not None:
         marks = found
-    elif mixed_exports(lake.location, table):
+    elif mixed_exports(table):
         marks = []
     else:
-        name = row_name(lake.location, cursor.store_id, lake.export_name) if tells_stores_apart(table) else None
+        name = row_name(table, cursor.store_id, lake.export_name) if tells_stores_apart(table) else None
         marks = row_marks(table, lake.columns, name, log.offset_min, until, log.segments.segment_size)
     marks = [mark for mark in marks if mark.commit_log_offset < until]
     return Source(cursor, marks, found is not None, compare_marks(log.segments, log.find_end(), marks))
 
 
-def mixed_exports(location: LakeLocation, table: DeltaTable) -> list[tuple[str, str]]:
+def mixed_exports(table: LakeTable) -> list[tuple[str, str]]:
     """Return the (store id, name) of each export in a lake whose rows cannot be attributed to one of them; else none.
 
     An older reput accepted several exports in one lake, before lakes had the column ``store``.
     """
     if tells_stores_apart(table):
         return []
-    exports = {(cursor.store_id, name) for name, cursors in all_sources(location).items() for cursor in cursors}
+    exports = {(cursor.store_id, name) for name, cursors in all_sources(table).items() for cursor in cursors}
     return sorted(exports) if len(exports) > 1 else []
 
 
@@ -294,7 +295,7 @@ def find_cut(lake: Lake, source: Source, log: LogTable) -> Cut | None:
 
 def take_out(
     lake: Lake,
-    table: DeltaTable,
+    table: LakeTable,
     log: LogTable,
     cut: Cut,
     source: Source,
@@ -314,7 +315,7 @@ def take_out(
     numbers = f"rows_to_take_out={rows} rows_to_keep={rows_kept} lake={lake.location.address}"
     place = f"={at} lake_until={source.cursor.commit_log_offset} lake_epoch={source.cursor.epoch} "
     place += f"epoch={lake.epochs.epoch} offset_min={log.offset_min}"
-    mixed = mixed_exports(lake.location, table) if rows else []
+    mixed = mixed_exports(table) if rows else []
     if mixed:
         stores, names = (",".join(part) for part in zip(*mixed, strict=True))
         raise StoreError(
@@ -330,13 +331,13 @@ def take_out(
     lake.truncate(cursor, marks_below(lake, table, log, at, source.marks), retired)
 
 
-def marks_below(lake: Lake, table: DeltaTable, log: LogTable, cut: int, marks: Sequence[LogMark]) -> list[LogMark]:
+def marks_below(lake: Lake, table: LakeTable, log: LogTable, cut: int, marks: Sequence[LogMark]) -> list[LogMark]:
     """Return the marks of the rows that stay in the lake below *cut*.
 
     The mark of the segment that contains the cut usually lies after it, so the last row before the cut replaces it.
     Without that, a lake of one segment would have no mark left to recognise its log by.
     """
-    if mixed_exports(lake.location, table):
+    if mixed_exports(table):
         return []
     kept = [mark for mark in marks if mark.end <= cut]
     begin = kept[-1].end if kept else 0
@@ -346,7 +347,7 @@ def marks_below(lake: Lake, table: DeltaTable, log: LogTable, cut: int, marks: S
     )
 
 
-def accept_advice(lake: Lake, table: DeltaTable, log: LogTable) -> str:
+def accept_advice(lake: Lake, table: LakeTable, log: LogTable) -> str:
     """Return the advice for rows whose deletion needs the operator's consent, with the command to type."""
     words = ["reput", "export", str(log.store_directory), lake.location.address]
     if lake.export_name != EXPORT_NAME:
@@ -360,7 +361,7 @@ def accept_advice(lake: Lake, table: DeltaTable, log: LogTable) -> str:
     )
 
 
-def has_common(lake: Lake, table: DeltaTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
+def has_common(lake: Lake, table: LakeTable, log: LogTable, cut: int, compared: MarkComparison) -> bool:
     """Return whether lake and log share a record below *cut*."""
     if compared.held is not None and compared.held_end <= cut:
         return True

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,13 +17,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 import pyarrow as pa
 import pyarrow.fs
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from reput.errors import ConfigError, DispatcherError
 
-__all__ = ["LAKE_ADVICE", "LakeLocation", "one_line"]
+__all__ = ["LAKE_ADVICE", "LakeLocation", "lake_errors", "one_line"]
 
 LAKE_ADVICE = "Free space, or grant write permission; the next run continues where the table ends."
 ERROR_LETTERS_MAX = 400
@@ -67,39 +66,6 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """The folder of the lake; None in an object store."""
         return None if "://" in self.address else Path(self.address)
 
-    def open(self) -> DeltaTable | None:
-        """Return the table as it is now, None if there is none yet.
-
-        Raises:
-            DispatcherError: the location is a file, or the object store does not answer or refuses access.
-        """
-        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise DispatcherError(
-                f"the lake is not a folder: lake={self.address}", "Name a folder; a missing one is created."
-            )
-        try:
-            return DeltaTable(self.address, storage_options=self.storage_options)
-        except TableNotFoundError:
-            return None
-        except (OSError, DeltaError) as error:
-            raise DispatcherError(
-                f"the lake cannot be read: lake={self.address} error={one_line(error)}",
-                "Check its address, settings and permissions; the next run continues where the table ends.",
-            ) from None
-
-    def table(self) -> DeltaTable:
-        """Return the existing table.
-
-        Raises:
-            DispatcherError: it does not exist, or cannot be read.
-        """
-        table = self.open()
-        if table is None:
-            raise DispatcherError(
-                f"the lake is gone: lake={self.address}", "Was it moved or removed? The next start creates it again."
-            )
-        return table
-
     def filesystem(self) -> Any:
         """Return the lake as an Arrow file system; names are relative to the lake."""
         if self.folder is not None:
@@ -116,10 +82,19 @@ class LakeLocation(msgspec.Struct, frozen=True):
         for name in names:
             store.delete_file(name)
 
-    def file_names(self, table: DeltaTable) -> set[str]:
-        """Return the names, relative to the lake, of the files that *table* has."""
-        # Transactions hold the paths as URLs, that is escaped.
-        return {unquote(path) for path in pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()}
+
+@contextmanager
+def lake_errors(address: str) -> Iterator[None]:
+    """Raise an ``OSError`` from inside the block (disk full or read-only, permission denied) as one error.
+
+    Raises:
+        DispatcherError: the lake cannot be written. Readers see none of the new files.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        raise DispatcherError(f"the lake cannot be written: lake={address} error={reason}", LAKE_ADVICE) from error
 
 
 def one_line(error: Exception) -> str:

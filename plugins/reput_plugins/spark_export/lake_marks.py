@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from reput.table.log_marks import LogMark
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
 __all__ = ["LogColumns", "committed_marks", "count_rows", "marks_info", "row_marks"]
@@ -45,14 +45,13 @@ class LogColumns(msgspec.Struct, frozen=True):
     struct: str | None = None
     prefix: str = ""
 
-    def field(self, name: str) -> pc.Expression:
-        """Return a column of the log as an expression."""
-        name = self.prefix + name
-        return pc.field(name) if self.struct is None else pc.field(self.struct, name)
+    def name(self, column: str) -> str:
+        """Return the name of a column of the log; a point stands before the field of a struct."""
+        return f"{self.prefix}{column}" if self.struct is None else f"{self.struct}.{column}"
 
-    def sql(self, name: str) -> str:
-        """Return a column of the log as SQL."""
-        return f'"{self.prefix}{name}"' if self.struct is None else f"\"{self.struct}\"['{self.prefix}{name}']"
+    def field(self, column: str) -> pc.Expression:
+        """Return a column of the log as an expression."""
+        return pc.field(*self.name(column).split("."))
 
 
 def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dict[str, Any]:
@@ -60,24 +59,24 @@ def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dic
     return {MARKS_INFO: msgspec.to_builtins(CommittedMarks(store_id, export_name, list(marks)))} if marks else {}
 
 
-def committed_marks(table: DeltaTable, store_id: str, export_name: str) -> list[LogMark] | None:
+def committed_marks(table: LakeTable, store_id: str, export_name: str) -> list[LogMark] | None:
     """Return the table's marks of a store, ascending; None if no remaining transaction has any."""
     for count in LOOKS:
         for entry in table.history(count):
-            if MARKS_INFO in entry:
-                found = msgspec.convert(entry[MARKS_INFO], CommittedMarks)
+            if MARKS_INFO in entry.info:
+                found = msgspec.convert(entry.info[MARKS_INFO], CommittedMarks)
                 if (found.store, found.export) == (store_id, export_name):
                     return found.marks
     return None
 
 
 def row_marks(
-    table: DeltaTable, columns: LogColumns, store: str | None, begin: int, until: int, segment_size: int
+    table: LakeTable, columns: LogColumns, store: str | None, begin: int, until: int, segment_size: int
 ) -> list[LogMark]:
     """Return a mark for each segment's last row that begins in [begin, until), ascending; *store*: None for any."""
     last: dict[int, LogMark] = {}
     wanted = {name: columns.field(name) for name in ROW_COLUMNS}
-    scanner = table.to_pyarrow_dataset().scanner(columns=wanted, filter=in_range(columns, store, begin, until))
+    scanner = table.dataset().scanner(columns=wanted, filter=in_range(columns, store, begin, until))
     for batch in scanner.to_batches():
         batch = batch.drop_null()
         offsets = batch["commitLogOffset"].to_numpy()
@@ -97,9 +96,9 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
     return LogMark(at.as_py(), size.as_py(), stored.cast(pa.int64()).as_py() // 1000, crc.as_py())
 
 
-def count_rows(table: DeltaTable, columns: LogColumns, store: str | None, begin: int, until: int | None = None) -> int:
+def count_rows(table: LakeTable, columns: LogColumns, store: str | None, begin: int, until: int | None = None) -> int:
     """Return the number of rows of *store* whose record begins in [begin, until)."""
-    return int(table.to_pyarrow_dataset().count_rows(filter=in_range(columns, store, begin, until)))
+    return int(table.dataset().count_rows(filter=in_range(columns, store, begin, until)))
 
 
 def in_range(columns: LogColumns, store: str | None, begin: int, until: int | None) -> pc.Expression:

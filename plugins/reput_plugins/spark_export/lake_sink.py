@@ -19,10 +19,11 @@ from reput.store.log.segments import Segments
 from reput.store.state.identity import read_store_id
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.lake import lake_errors
 from reput_plugins.spark_export.lake_continuation import lake_of_store
-from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.parquet_files import ParquetFile, lake_schema, write_range
+from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.parquet_files import lake_schema, write_range
 
 __all__ = [
     "Batches",
@@ -171,7 +172,7 @@ def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
 def remove_unnamed(lake: LakeLocation, paths: Sequence[str]) -> None:
     """Remove those of *paths* that no transaction of *lake* names; none if the table cannot be read."""
     try:
-        named = lake.file_names(lake.table())
+        named = {file.path for file in open_table(lake).files()}
         lake.remove([path for path in paths if path not in named])
     except (OSError, DispatcherError):
         return

@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 
-import pyarrow as pa
-from deltalake import DeltaTable, WriterProperties
-from deltalake.exceptions import CommitFailedError, DeltaError
-
-from reput.errors import DispatcherError
-from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
-from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
+from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable
+from reput_plugins.spark_export.lakes.opening import open_table
 
 __all__ = ["Maintenance", "days_to_merge", "merged_size"]
 
@@ -39,7 +34,7 @@ COMMITS_BETWEEN_LOOKS = 8
 class Maintenance:
     """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*.
 
-    *date_column* names the day of the store time, if the lake is partitioned by it.
+    *date_column* names the day of the store time, if the table is partitioned by it.
     """
 
     def __init__(
@@ -84,15 +79,13 @@ class Maintenance:
         removed = self.merge(alive)
         alive()
         if self.vacuum_hours:
-            with self.refusals():
-                # A running batch has files that no transaction names yet; they are far younger than the limit.
-                unused = self.lake.table().vacuum(
-                    retention_hours=self.vacuum_hours, dry_run=True, enforce_retention_duration=False, full=True
-                )
-                # The library would also remove unrelated files in the folder.
-                own = [name for name in unused if OWN_FILE.fullmatch(name)]
+            # A running batch has files that no transaction names yet; they are far younger than the limit.
+            unused = open_table(self.lake).unnamed_files(self.vacuum_hours)
+            # A folder may hold unrelated files.
+            own = [name for name in unused if OWN_FILE.fullmatch(name)]
+            with lake_errors(self.lake.address):
                 self.lake.remove(own)
-                removed += len(own)
+            removed += len(own)
         return removed
 
     def merge(self, alive: Callable[[], None]) -> int:
@@ -103,53 +96,31 @@ class Maintenance:
         """
         self.commits = removed = 0
         today = datetime.fromtimestamp(self.now(), UTC).date()
-        for day, size in days_to_merge(self.lake.table(), today, self.date_column):
+        for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
             alive()
             try:
-                with self.refusals():
-                    metrics = self.lake.table().optimize.compact(
-                        partition_filters=None if day is None else [(self.date_column, "=", day)],
-                        target_size=size,
-                        writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
-                    )
-            except CommitFailedError:
+                removed += open_table(self.lake).merge_files(day, size, self.date_column)
+            except CommitConflict:
                 # Another process merged or deleted in the same day. The next run finds what is left to do.
                 continue
-            removed += int(metrics["numFilesRemoved"])
         return removed
 
-    @contextmanager
-    def refusals(self) -> Iterator[None]:
-        """Have what the Delta library cannot do meanwhile come out as one sentence.
 
-        Raises:
-            DispatcherError: the lake cannot be written.
-            CommitFailedError: another transaction came first.
-        """
-        try:
-            yield
-        except CommitFailedError:
-            raise
-        except (OSError, DeltaError) as error:
-            raise DispatcherError(
-                f"the files of the lake cannot be merged: lake={self.lake.address} error={one_line(error)}", LAKE_ADVICE
-            ) from None
-
-
-def days_to_merge(table: DeltaTable, today: date, date_column: str = "date") -> list[tuple[str | None, int]]:
+def days_to_merge(table: LakeTable, today: date, date_column: str = "date") -> list[tuple[str | None, int]]:
     """Return (day as text, target size) for each day in which some partition has files worth merging.
 
     The day is None for the whole of a table that is not partitioned by *date_column*.
     """
-    columns = [f"partition.{name}" for name in table.metadata().partition_columns]
-    dated = f"partition.{date_column}" in columns
-    sizes: dict[tuple[date | None, tuple[object, ...]], list[int]] = defaultdict(list)
-    for row in pa.table(table.get_add_actions(flatten=True)).select([*columns, "size_bytes"]).to_pylist():
-        day = row[f"partition.{date_column}"] if dated else None
-        if day is not None or not dated:
-            sizes[day, tuple(row[name] for name in columns)].append(row["size_bytes"])
-    found = ((day, merged_size(files, day is not None and day < today)) for (day, _), files in sizes.items())
-    merged = {(None if day is None else day.isoformat(), size) for day, size in found if size is not None}
+    sizes: dict[tuple[str | None, tuple[str | None, ...]], list[int]] = defaultdict(list)
+    for file in table.files():
+        day = file.partition.get(date_column)
+        if day is not None or date_column not in file.partition:
+            sizes[day, tuple(file.partition.values())].append(file.size)
+    found = (
+        (day, merged_size(files, day is not None and date.fromisoformat(day) < today))
+        for (day, _), files in sizes.items()
+    )
+    merged = {(day, size) for day, size in found if size is not None}
     return sorted(merged, key=lambda pair: (pair[0] or "", pair[1]))
 
 

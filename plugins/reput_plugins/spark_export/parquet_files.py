@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,13 @@ from reput.table import BadRange, LogTable, RowFormat, TableOptions
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 
 __all__ = [
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
     "STORE_COLUMN",
     "FileLayout",
-    "ParquetFile",
     "PartitionWriters",
     "file_format",
     "lake_schema",
@@ -93,17 +92,6 @@ class FileLayout(msgspec.Struct, frozen=True):
     statistics: tuple[str, ...] = STATISTICS_COLUMNS
     store_time: str = "storeTimestamp"
     cluster_by: tuple[str, ...] = ()
-
-
-class ParquetFile(msgspec.Struct, frozen=True):
-    """One file: *path* relative to the lake, *partition* in the form of a transaction, *statistics* as JSON."""
-
-    path: str
-    size: int
-    written_ms: int
-    row_count: int
-    partition: dict[str, str | None]
-    statistics: str
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
@@ -280,33 +268,36 @@ class PartitionFile:
         # In an object store the file exists only once this returns, and is then complete and durable.
         self.output.close()
         (metadata,) = self.metadata
+        lowest, highest, nulls = self.bounds(metadata)
         return ParquetFile(
             self.name,
             size,
             time.time_ns() // 1_000_000,
             metadata.num_rows,
             self.partition,
-            json.dumps(self.statistics(metadata)),
+            lowest,
+            highest,
+            nulls,
         )
 
-    def statistics(self, metadata: pq.FileMetaData) -> dict[str, Any]:
-        """Return the statistics by which lake readers skip files."""
+    def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+        """Return the lowest and highest values, and the number of nulls, by which lake readers skip files."""
         lowest: dict[str, Any] = {}
         highest: dict[str, Any] = {}
-        nulls: dict[str, Any] = {}
+        nulls: dict[str, int] = {}
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         for number in range(metadata.num_columns):
             name = metadata.schema.column(number).path
-            if name not in self.layout.statistics or (
-                name == self.layout.store_time and None in self.partition.values()
-            ):
+            if name not in self.layout.statistics:
+                continue
+            if name == self.layout.store_time and None in self.partition.values():
                 continue
             found = [group.column(number).statistics for group in groups]
             if all(statistics is not None and statistics.has_min_max for statistics in found):
-                put(lowest, name, plain(min(statistics.min for statistics in found)))
-                put(highest, name, plain(max(statistics.max for statistics in found)))
-                put(nulls, name, sum(statistics.null_count for statistics in found))
-        return {"numRecords": metadata.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+                lowest[name] = min(statistics.min for statistics in found)
+                highest[name] = max(statistics.max for statistics in found)
+                nulls[name] = sum(statistics.null_count for statistics in found)
+        return lowest, highest, nulls
 
     def abandon(self) -> None:
         """Remove the file."""
@@ -326,21 +317,6 @@ def has_column(schema: pa.Schema, name: str) -> bool:
     column, _, field = name.partition(".")
     at = schema.get_field_index(column)
     return at >= 0 and (not field or schema.field(at).type.get_field_index(field) >= 0)
-
-
-def put(values: dict[str, Any], name: str, value: Any) -> None:
-    """Enter *value* under *name*, a field of a struct below its column."""
-    *outer, last = name.split(".")
-    for column in outer:
-        values = values.setdefault(column, {})
-    values[last] = value
-
-
-def plain(value: Any) -> Any:
-    """Return a value in the form of the lake's statistics: times as text, in ms."""
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    return value
 
 
 def folder_name(column: str, value: str | None) -> str:

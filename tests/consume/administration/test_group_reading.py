@@ -96,7 +96,7 @@ def test_torn_offsets_leave_no_lock_behind(store):
 def test_a_group_that_may_not_consume_reads_nothing(store):
     """The same holds for a missing group that may not be created; no lock is left behind."""
     with ReadOnlyEngine(store, Settings()) as opened, StoppedStore(store, opened) as stopped:
-        stopped.administration.groups.create_or_update(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
+        stopped.administration.update_group(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
     with reading(store, GROUP, TOPIC, Settings()) as found, pytest.raises(RequestRefused) as refused:
         found.get(TOPIC)
     assert refused.value.response_code == ResponseCode.NO_PERMISSION

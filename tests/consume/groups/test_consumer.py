@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
-import signal
-import threading
 import warnings
 
 import pytest
 
 import reput
-from delivering import wait_until
-from reput.consume.groups.consumer_group import ConsumerGroup
-from reput.consume.pull import loop_arrivals
+from consume.groups.consuming import WAIT_S, bodies_of, offsets, put
 from reput.consume.pull.pull_service import PullRequest
 from reput.consume.registry.subscription import subscribe
-from reput.embedded.topic_deletion import GoneDirectory
-from reput.errors import ConfigError, OffsetOutOfRange, RequestRefused, StoreClosed
+from reput.errors import ConfigError, RequestRefused, StoreClosed
 from reput.filter import FilterSyntaxError, parse, parse_tags
-from reput.store.config.config_json import parse_config
 from reput.store.config.topic_config_manager import TopicConfig
-
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -37,29 +28,6 @@ def store(directory):
     """A store whose dispatchers run on a thread of the test."""
     with reput.open(directory, mode="inline", mapped_file_size_commit_log=1 << 16) as opened:
         yield opened
-
-
-def put(store, *bodies: str, topic: str = "orders", queue_id: int = 0, **fields: object) -> None:
-    """Put a message per body."""
-    for body in bodies:
-        store.put(reput.Message(topic, body.encode(), queue_id=queue_id, **fields))
-
-
-def bodies_of(consumer, count: int) -> list[str]:
-    """Receive and acknowledge *count* messages, and return their bodies."""
-    bodies = []
-    for _ in range(count):
-        record = consumer.receive(WAIT_S)
-        assert record is not None
-        consumer.acknowledge(record)
-        bodies.append(record.body.decode())
-    return bodies
-
-
-def offsets(directory, group: str, topic: str = "orders") -> dict[int, int]:
-    """Return the committed offsets on disk."""
-    fields = parse_config((directory / "config" / "consumerOffset.json").read_text())
-    return fields["offsetTable"].get(f"{topic}@{group}", {})
 
 
 def test_a_consumer_gets_every_message_once_and_goes_on_where_it_left(store, directory):
@@ -123,32 +91,6 @@ def test_a_consumer_that_nobody_refers_to_any_more_is_gone(directory):
             assert list(store._engine.services.consumer_manager.groups) == ["billing"]
 
 
-def test_a_task_that_waits_keeps_its_consumer(store):
-    """Even if the program refers to neither: a waiting task of a temporary consumer continues."""
-    bodies = []
-
-    async def work() -> None:
-        async with store.consumer("billing", "orders") as consumer:
-            async for record in consumer:
-                consumer.acknowledge(record)
-                bodies.append(record.body)
-                if record.body == b"last":
-                    return
-
-    async def begin() -> None:
-        asyncio.create_task(work())  # noqa: RUF006
-        await asyncio.sleep(0)
-        gc.collect()
-        put(store, "first", "last")
-        async with asyncio.timeout(WAIT_S):
-            while b"last" not in bodies:
-                await asyncio.sleep(0.001)
-            assert not any(member.tasks for member in store._engine.services.consumer_groups["billing"].members)
-
-    asyncio.run(begin())
-    assert bodies == [b"first", b"last"]
-
-
 def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):
     """Later messages may be acknowledged; they are not delivered again while the program lives."""
     put(store, "a", "b", "c", "d")
@@ -158,56 +100,6 @@ def test_the_offset_never_passes_a_message_that_is_in_flight(store, directory):
             consumer.acknowledge(record)
         consumer.commit()
         assert offsets(directory, "billing") == {0: 1}
-
-
-def test_a_consumer_waits_for_a_message(store):
-    """A put wakes it."""
-    group = None
-
-    def put_when_it_waits() -> None:
-        wait_until(lambda: group.thread_count == 1)
-        put(store, "late")
-
-    with store.consumer("billing", "orders") as consumer:
-        group = store._engine.services.consumer_groups["billing"]
-        thread = threading.Thread(target=put_when_it_waits)
-        thread.start()
-        assert bodies_of(consumer, 1) == ["late"]
-        thread.join()
-
-
-def test_a_topic_may_come_later_than_its_consumer(store):
-    """So may additional queues."""
-    with store.consumer("billing", "orders", begin="latest") as consumer:
-        put(store, "first", queue_id=0)
-        assert bodies_of(consumer, 1) == ["first"]
-        put(store, "second", queue_id=5)
-        assert bodies_of(consumer, 1) == ["second"]
-
-
-def test_tasks_receive_too(store):
-    """Without blocking the loop."""
-
-    async def main() -> list[str]:
-        bodies = []
-        async with store.consumer("billing", "orders") as consumer:
-            assert await consumer.areceive(timeout=0.01) is None
-
-            async def later() -> None:
-                while not store._engine.services.consumer_groups["billing"].members[0].tasks:
-                    await asyncio.sleep(0.001)
-                put(store, "a", "b", "c")
-
-            task = asyncio.create_task(later())
-            async for record in consumer:
-                bodies.append(record.body.decode())
-                consumer.acknowledge(record)
-                if len(bodies) == 3:
-                    break
-            await task
-        return bodies
-
-    assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == ["a", "b", "c"]
 
 
 def test_two_consumers_of_a_group_share_the_queues(store):
@@ -264,168 +156,6 @@ def test_consumers_of_one_group_want_the_same(store):
         pytest.raises(ConfigError, match="filter_of_the_others='a'"),
     ):
         store.consumer("billing", "orders", "b")
-
-
-def test_the_group_rewinds(store):
-    """To its beginning, to a time, to an offset."""
-    put(store, "a", "b", "c")
-    with store.consumer("billing", "orders") as consumer:
-        assert bodies_of(consumer, 3) == ["a", "b", "c"]
-        consumer.rewind()
-        record = consumer.receive(WAIT_S)
-        assert record.body == b"a"
-        consumer.seek("orders", 0, 2)
-        with pytest.raises(RequestRefused, match="not in flight"):
-            consumer.acknowledge(record)
-        assert bodies_of(consumer, 1) == ["c"]
-        consumer.rewind(record.store_timestamp)
-        assert bodies_of(consumer, 3) == ["a", "b", "c"]
-        consumer.rewind("latest", topic="orders")
-        put(store, "d")
-        assert bodies_of(consumer, 1) == ["d"]
-
-
-def test_a_group_may_begin_with_what_comes(store):
-    """It continues there, even if it never received a message."""
-    put(store, "old")
-    with store.consumer("billing", "orders", begin="latest") as consumer:
-        assert consumer.receive(timeout=0) is None
-    put(store, "new")
-    with store.consumer("billing", "orders", begin="latest") as consumer:
-        assert bodies_of(consumer, 1) == ["new"]
-
-
-def test_a_place_that_is_none_moves_nobody(store):
-    """Nothing is committed: an offset outside the queue, or a queue or topic of another consumer."""
-    put(store, "a", "b", "c")
-    with store.consumer("billing", "orders") as consumer:
-        assert bodies_of(consumer, 1) == ["a"]
-        for queue_id, queue_offset in [(0, -1), (0, 4), (0, 1 << 80), (1, 0)]:
-            with pytest.raises(OffsetOutOfRange, match=f"queue_id={queue_id}"):
-                consumer.seek("orders", queue_id, queue_offset)
-        with pytest.raises(ConfigError, match="not subscribed"):
-            consumer.seek("invoices", 0, 0)
-        with pytest.raises(ConfigError, match="not subscribed"):
-            consumer.rewind(topic="invoices")
-        for to in ("erliest", None, True, 1.5, -1):
-            with pytest.raises(ConfigError, match="to="):
-                consumer.rewind(to)
-        consumer.commit()
-        assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 1
-        consumer.seek("orders", 0, 3)
-        put(store, "d")
-        assert bodies_of(consumer, 1) == ["d"]
-    with store.consumer("billing", "orders") as other:
-        for move in (consumer.rewind, lambda: consumer.seek("orders", 0, 0), consumer.__enter__):
-            with pytest.raises(StoreClosed, match="consumer is closed"):
-                move()
-        assert other.receive(0) is None
-
-
-@pytest.mark.parametrize("timeout", [0, -1, 0.0])
-def test_who_does_not_wait_is_told_at_once(store, timeout):
-    """Threads and tasks; an invalid time limit is refused, and an infinite one is no limit."""
-    with store.consumer("billing", "orders") as consumer:
-        assert consumer.receive(timeout) is None
-        assert asyncio.run(consumer.areceive(timeout)) is None
-        thread = threading.Timer(0.05, put, (store, "a", "b"))
-        thread.start()
-        assert consumer.receive(float("inf")).body == b"a"
-        thread.join()
-        store.wait_for("consume_queue", store.appended, WAIT_S)
-        for wrong in ("1", True, float("nan")):
-            with pytest.raises(ConfigError, match="timeout="):
-                consumer.receive(wrong)
-            with pytest.raises(ConfigError, match="timeout="):
-                asyncio.run(consumer.areceive(wrong))
-        assert consumer.receive(0).body == b"b"
-
-
-def test_a_task_that_gives_up_loses_nothing(store):
-    """Regardless of when it is cancelled, each message is delivered exactly once."""
-
-    async def work(consumer):
-        bodies = []
-        for number in range(40):
-            task = asyncio.create_task(consumer.areceive(WAIT_S))
-            for _ in range(number % 3):
-                await asyncio.sleep(0)
-            put(store, str(number))
-            store.wait_for("consume_queue", store.appended, WAIT_S)
-            for _ in range(number % 4):
-                await asyncio.sleep(0)
-            task.cancel()
-            (found,) = await asyncio.gather(task, return_exceptions=True)
-            if not isinstance(found, asyncio.CancelledError):
-                consumer.acknowledge(found)
-                bodies.append(int(found.body))
-        while len(bodies) < 40:
-            found = await consumer.areceive(WAIT_S)
-            consumer.acknowledge(found)
-            bodies.append(int(found.body))
-        return bodies
-
-    with store.consumer("billing", "orders") as consumer:
-        assert asyncio.run(work(consumer)) == list(range(40))
-        assert not store._engine.services.consumer_groups["billing"].members[0].tasks
-
-
-def test_a_loop_may_be_left_early(store):
-    """Its messages are still in flight, and the next loop continues after them, also in another event loop."""
-    put(store, "a", "b", "c")
-
-    async def first(consumer):
-        async for record in consumer:
-            return record
-        return None
-
-    with store.consumer("billing", "orders") as consumer:
-        records = [asyncio.run(first(consumer)) for _ in range(3)]
-        assert [record.body for record in records] == [b"a", b"b", b"c"]
-        for record in reversed(records):
-            consumer.acknowledge(record)
-    assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 3
-
-
-def test_whoever_waits_is_told_of_the_consumers_end(store):
-    """A thread, and tasks of two loops, one of which ended without closing; later waits end, too."""
-    consumer = store.consumer("billing", "orders")
-    told = []
-    waiting = threading.Barrier(3)
-
-    def wait_in_a_loop():
-        async def work():
-            task = asyncio.create_task(consumer.areceive())
-            await asyncio.sleep(0)
-            waiting.wait(WAIT_S)
-            with pytest.raises(StoreClosed) as closed:
-                await task
-            told.append(str(closed.value))
-
-        asyncio.run(work())
-
-    def wait_in_the_thread():
-        waiting.wait(WAIT_S)
-        with pytest.raises(StoreClosed) as closed:
-            consumer.receive()
-        told.append(str(closed.value))
-
-    ended = asyncio.new_event_loop()
-    store._engine.services.consumer_groups["billing"].members[0].tasks.append((ended, ended.create_future()))
-    ended.close()
-    threads = [threading.Thread(target=target) for target in (wait_in_a_loop, wait_in_the_thread)]
-    for thread in threads:
-        thread.start()
-    waiting.wait(WAIT_S)
-    consumer.close()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert told == ["the consumer is closed: group='billing'"] * 2
-    with pytest.raises(StoreClosed, match="the consumer is closed"):
-        consumer.receive(timeout=0)
-    with pytest.raises(StoreClosed, match="the consumer is closed"):
-        asyncio.run(consumer.areceive(timeout=0))
-    assert list(consumer) == []
 
 
 def test_what_is_taken_away_while_it_is_sent_back_comes_twice(store, monkeypatch):
@@ -510,41 +240,6 @@ def test_a_forked_child_consumes_nothing(store, directory):
         assert offsets(directory, "billing") == {0: 0}
         consumer.acknowledge(record)
         assert bodies_of(consumer, 1) == ["b"]
-
-
-def test_a_consumer_that_acknowledges_nothing_waits(store, caplog):
-    """It logs this once, and continues after an acknowledgement."""
-    put(store, *"abcd")
-    with store.consumer("billing", "orders", in_flight_max=2) as consumer:
-        first = consumer.receive(WAIT_S)
-        consumer.receive(WAIT_S)
-        assert consumer.receive(timeout=0.01) is None
-        assert caplog.text.count("waits for acknowledgements") == 1
-        consumer.acknowledge(first)
-        assert consumer.receive(WAIT_S).body == b"c"
-
-
-def test_the_loop_of_a_consumer_ends_with_the_store(directory):
-    """Waiting consumers are woken, and acknowledged messages are committed."""
-    with reput.open(directory, mode="inline") as store:
-        put(store, "a")
-        consumer = store.consumer("billing", "orders")
-        bodies: list[bytes] = []
-
-        def work() -> None:
-            for record in consumer:
-                bodies.append(record.body)
-                consumer.acknowledge(record)
-                read.set()
-
-        read = threading.Event()
-        thread = threading.Thread(target=work)
-        thread.start()
-        assert read.wait(WAIT_S)
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
-    assert bodies == [b"a"]
-    assert offsets(directory, "billing") == {0: 1}
 
 
 @pytest.mark.parametrize(
@@ -632,151 +327,6 @@ def test_what_is_sent_back_comes_again_later(directory):
             assert bodies_of(consumer, 1) == ["a"]
         counts = store._engine.services.statistics.of_group("billing", "orders")
         assert (counts.send_back_nums, counts.dead_letter_nums) == (2, 1)
-
-
-def test_without_queues_there_is_nothing_to_consume(directory):
-    """Waiting would never end."""
-    with (
-        reput.open(directory, mode="inline", dispatchers=["index"]) as store,
-        pytest.raises(ConfigError, match="dispatchers=index"),
-    ):
-        store.consumer("billing", "orders")
-
-
-def test_torn_offsets_are_taken_from_before(directory):
-    """The backup has the state before the last change, which is lost with the file."""
-    for count in (1, 2):
-        with reput.open(directory, mode="inline") as store:
-            put(store, *"abc"[: 4 - count])
-            with store.consumer("billing", "orders") as consumer:
-                bodies_of(consumer, count)
-    path = directory / "config" / "consumerOffset.json"
-    assert offsets(directory, "billing") == {0: 3}
-    path.write_bytes(path.read_bytes()[:-9])
-    with reput.open(directory, mode="inline") as store, store.consumer("billing", "orders") as consumer:
-        assert consumer.receive(WAIT_S).queue_offset == 1
-
-
-def test_a_topic_that_is_deleted_begins_anew_for_its_consumers(store):
-    """Its next messages begin at offset 0 again."""
-    put(store, "a", "b", "c")
-    with store.consumer("billing", "orders") as consumer:
-        assert bodies_of(consumer, 2) == ["a", "b"]
-        in_flight = consumer.receive(WAIT_S)
-        store._engine.services.administration.delete_topic("orders")
-        with pytest.raises(RequestRefused):
-            consumer.acknowledge(in_flight)
-        put(store, "new")
-        assert bodies_of(consumer, 1) == ["new"]
-        consumer.commit()
-    assert store._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 1
-
-
-def test_what_a_deleted_topic_had_is_not_given_while_its_queues_go(store, monkeypatch):
-    """A consumer that waits meanwhile continues to wait, until the topic has messages again."""
-    put(store, "a", "b", "c")
-    wait = GoneDirectory.wait
-    meanwhile = []
-
-    def slow(*arguments):
-        meanwhile.append(consumer.receive(0))
-        return wait(*arguments)
-
-    monkeypatch.setattr(GoneDirectory, "wait", slow)
-    with store.consumer("billing", "orders") as consumer:
-        assert bodies_of(consumer, 1) == ["a"]
-        store.delete_topic("orders")
-        assert meanwhile == [None]
-        assert consumer.receive(0) is None
-        put(store, "new")
-        assert bodies_of(consumer, 1) == ["new"]
-        assert consumer.receive(0) is None
-
-
-def test_a_view_that_goes_back_before_it_is_read_keeps_no_consumer_waiting(store, monkeypatch):
-    """Its builder was killed right after showing the message; the next builder shows it again."""
-    reader = store._engine.services.group_reader
-    get, results = reader.get, []
-
-    def note(*arguments):
-        results.append(get(*arguments))
-        return results[-1]
-
-    def read_later(*arguments):
-        return results.pop() if results else get(*arguments)
-
-    with store.consumer("billing", "orders") as consumer:
-        put(store, "a")
-        assert bodies_of(consumer, 1) == ["a"]
-        monkeypatch.setattr(reader, "get", note)
-        assert consumer.receive(0) is None
-        del results[:-1]
-        assert results
-        monkeypatch.setattr(reader, "get", read_later)
-        put(store, "b")
-        assert bodies_of(consumer, 1) == ["b"]
-        assert not results
-
-
-@pytest.mark.processes
-def test_a_killed_dispatcher_holds_a_consumer_up_for_a_moment(directory):
-    """Every message comes once, in order, while the queue's builder is killed repeatedly."""
-    with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
-        for number in range(12):
-            put(store, str(number))
-            if number % 4 == 1:
-                (row,) = store.status().dispatchers
-                if row.pid is not None:
-                    os.kill(row.pid, signal.SIGKILL)
-            assert bodies_of(consumer, 1) == [str(number)]
-    assert offsets(directory, "billing") == {0: 12}
-
-
-@pytest.mark.processes
-def test_a_loop_whose_tasks_alone_wait_needs_no_thread(directory, monkeypatch):
-    """It learns of messages itself; a thread that starts to wait is still notified."""
-    told_by = []
-    grown = ConsumerGroup.grown
-
-    def note(self, queues):
-        told_by.append(threading.current_thread().name)
-        grown(self, queues)
-
-    monkeypatch.setattr(ConsumerGroup, "grown", note)
-    # A loop hands long waits over to the thread.
-    monkeypatch.setattr(loop_arrivals, "WAIT_S", WAIT_S)
-
-    async def receive_one(store, consumer, text):
-        task = asyncio.create_task(consumer.areceive(WAIT_S))
-        while not store._engine.services.consumer_groups["billing"].members[0].tasks:
-            # It looks in its queues first.
-            await asyncio.sleep(0)
-        put(store, text)
-        record = await task
-        consumer.acknowledge(record)
-        return record.body.decode()
-
-    def put_later(store, consumer, text):
-        def is_waited_for():
-            # A consumer that is about to wait holds the lock until it waits.
-            group = store._engine.services.consumer_groups["billing"]
-            with group.lock:
-                return group.thread_count == 1
-
-        wait_until(is_waited_for)
-        put(store, text)
-
-    with reput.open(directory, dispatchers=["consume_queue"]) as store, store.consumer("billing", "orders") as consumer:
-        # The first put makes the topic's queues known.
-        assert asyncio.run(receive_one(store, consumer, "first")) == "first"
-        told_by.clear()
-        assert asyncio.run(receive_one(store, consumer, "second")) == "second"
-        assert set(told_by) == {"MainThread"}
-        thread = threading.Thread(target=put_later, args=(store, consumer, "third"))
-        thread.start()
-        assert bodies_of(consumer, 1) == ["third"]
-        thread.join()
-        assert told_by[-1] == "reput-hold"
 
 
 def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(store, directory, caplog):

@@ -173,8 +173,8 @@ def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeyp
     for _ in range(row_count):
         store.put()
     assert member.loop.do_work() == 1
-    assert (member.loop.gather_ms > 0) is gathers
-    assert member.loop.is_awaited is not gathers
+    assert (member.loop.gathering.ms > 0) is gathers
+    assert member.loop.gathering.is_awaited is not gathers
     assert member.loop.is_current()
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import reput
-from reput.cli.findings import store_findings
+from reput.cli.target.findings import store_findings
 from reput.process.owner.stopped_status import stopped_status
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files

@@ -85,6 +85,7 @@ class AdminQueuesProcessor:
         self.engine = engine
         self.services = engine.services
         self.administration = engine.services.administration
+        self.stored_queues = engine.services.stored_queues
         self.offsets = engine.services.managers.offsets
         self.consumers = engine.services.consumer_manager
         self.statistics = statistics
@@ -178,7 +179,7 @@ class AdminQueuesProcessor:
         """Yield a group's progress in each queue of a topic; a queue without an offset counts as not begun."""
         known = self.offsets.offsets_of_group(group).get(topic, {})
         committed = {queue_id: known.get(queue_id, 0) for queue_id in self.services.topics.read_queue_ids(topic)}
-        for row in self.administration.progress_with(group, {topic: committed}):
+        for row in self.stored_queues.progress(group, {topic: committed}):
             yield (
                 self.queue(topic, row.queue_id),
                 OffsetWrapper(row.broker_offset, row.consumer_offset, row.last_timestamp or 0, row.consumer_offset),
@@ -231,7 +232,7 @@ class AdminQueuesProcessor:
 
     def time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of one message; -1: it is not there."""
-        found = self.administration.store_timestamp(topic, queue_id, queue_offset)
+        found = self.stored_queues.store_timestamp(topic, queue_id, queue_offset)
         return -1 if found is None else found
 
     # Units.
@@ -244,7 +245,7 @@ class AdminQueuesProcessor:
         index, count = whole(fields, "index", is_long=True), whole(fields, "count")
         if not may_be_topic(topic) or queue_id not in self.services.topics.all_queue_ids(topic):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        low, high = self.administration.queue_range(topic, queue_id)
+        low, high = self.stored_queues.queue_range(topic, queue_id)
         body: dict[str, Any] = {
             "maxQueueIndex": high,
             "minQueueIndex": low,

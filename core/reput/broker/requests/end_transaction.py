@@ -48,7 +48,7 @@ class EndTransactionProcessor:
             # The sender does not know yet; it will be asked again.
             return None
         try:
-            self.engine.transactions.end(
+            self.engine.transactional_messages.end(
                 group,
                 offset,
                 queue_offset,
@@ -69,7 +69,7 @@ class EndTransactionProcessor:
     def load(self) -> None:
         """Read the open transactions."""
         try:
-            _ = self.engine.transactions
+            _ = self.engine.transactional_messages
         except ReputError as error:
             logger.error("open transactions cannot be read: error=%s", error)
 

@@ -17,7 +17,7 @@ import msgspec
 
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreBusy, StoreError
-from reput.remoting.connection import Outgoing
+from reput.remoting.turn import Turn
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.message_preparer import Prepared
 
@@ -33,9 +33,8 @@ Outcome: TypeAlias = PutMessageResult | StoreError
 class PendingPuts:
     """Used in the thread of the broker's loop only."""
 
-    def __init__(self, engine: StoreEngine, outgoing: Outgoing) -> None:
-        """*outgoing* sends the answers, at once: a turn of the loop takes longer than they do."""
-        self.outgoing = outgoing
+    def __init__(self, engine: StoreEngine, turn: Turn) -> None:
+        self.turn = turn
         self.engine = engine
         self.writer = engine.writer
         self.appender = engine.writer.appender
@@ -69,7 +68,7 @@ class PendingPuts:
             future.add_done_callback(partial(self.on_disk, answer))
             return
         if not self.messages:
-            self.loop.call_soon(self.append)
+            self.turn.at_end(self.append)
         self.messages.append(message)
         self.prepared.append(prepared)
         self.answers.append(answer)
@@ -86,7 +85,6 @@ class PendingPuts:
         begin = self.appender.monotonic()
         for answer, outcome in zip(answers, self.appender.append_each(messages, prepared), strict=True):
             answer(outcome)
-        self.outgoing.flush()
         self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
 
     async def settled(self) -> None:

@@ -32,6 +32,7 @@ from reput.consume.delivery.uniq_key import new_uniq_key
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import MessageIllegal, RequestRefused, StoreBusy, StoreClosed, StoreError, StoreFull, StoreReadOnly
+from reput.kernel import kernel
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_command import LANGUAGE, RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -91,6 +92,9 @@ class SendMessageProcessor:
         self.store_host = engine.writer.store_host
         self.preparer = engine.writer.preparer
         self.appender = engine.writer.appender
+        # The ids of an answer, joined.
+        found = kernel()
+        self.message_ids = joined_ids if found is None else found.message_ids
         # Hooks get each message whole, and these settings change each record.
         self.half_count = 0
         self.takes_plain = type(self.appender) is Appender and not (
@@ -342,8 +346,7 @@ class SendMessageProcessor:
         waits = of_batch.get("WAIT") != "false"
 
         def answer(results: list[PutMessageResult]) -> None:
-            ids = ",".join([result.message_id for result in results])
-            response = self.stored(results[0], ids, queue_id, of_batch.get("UNIQ_KEY", ""))
+            response = self.stored(results[0], self.message_ids(results), queue_id, of_batch.get("UNIQ_KEY", ""))
             connection.respond(request, with_sizes(request, response, results))
 
         results = self.stored_batch(connection, header, queue_id, body, of_batch)
@@ -361,9 +364,14 @@ class SendMessageProcessor:
         """
         added = of_batch | self.added
         added_data = encode_properties(added)
-        # They follow the message's own, as in RocketMQ, and of two with the same name the last counts.
-        of_all = plain_properties(encode_properties(of_batch)) if of_batch else {}
+        of_batch_data = encode_properties(of_batch)
         head = self.head(connection, header)
+        if self.takes_plain and self.appender.kernel is not None:
+            results = self.appender.kernel.put_sent_batch(header.topic, queue_id, body, head, of_batch_data, added_data)
+            if results is not None:
+                return results
+        # They follow the message's own, as in RocketMQ, and of two with the same name the last counts.
+        of_all = plain_properties(of_batch_data) if of_batch else {}
         prepared: list[Prepared] = []
         for flag, part, data in batch_messages(body):
             found = plain_properties(data) if self.takes_plain and of_all is not None else None
@@ -409,6 +417,11 @@ class SendMessageProcessor:
                 **self.common_fields,
             },
         )
+
+
+def joined_ids(results: Sequence[PutMessageResult]) -> str:
+    """Return the ids of stored messages, joined by commas."""
+    return ",".join([result.message_id for result in results])
 
 
 def with_sizes(

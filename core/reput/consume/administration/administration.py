@@ -12,18 +12,18 @@ from collections.abc import Callable
 import msgspec
 
 from reput.argument_checks import require_text, require_whole
-from reput.consume.pull.group_reader import ReadingStore
+from reput.consume.administration.stored_queues import GroupProgress, StoredQueues
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic, may_be_topic
+from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic
 from reput.errors import RequestRefused
 from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 
-__all__ = ["Administration", "GroupProgress", "QueueStats"]
+__all__ = ["Administration", "QueueStats"]
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -41,39 +41,15 @@ class QueueStats(msgspec.Struct, frozen=True):
     last_update_timestamp: int | None
 
 
-class GroupProgress(msgspec.Struct, frozen=True):
-    """A group's progress on one queue.
-
-    Attributes:
-        broker_offset: queue offset after the last message of the queue.
-        consumer_offset: queue offset that the group consumes next.
-        lag: existing messages that it has not consumed.
-        last_timestamp: store time of the last message that it consumed, ms since 1970; None: the message is gone.
-    """
-
-    group: str
-    topic: str
-    queue_id: int
-    broker_offset: int
-    consumer_offset: int
-    lag: int
-    last_timestamp: int | None
-
-
 class Administration:
-    """Shows and changes topics and groups of one store. Any thread may call.
+    """Shows and changes topics and groups of one store. Get it from `Store.administration`. Any thread may call.
 
     A method that may wait has a twin for tasks with the prefix ``a``: `topic_stats` and `atopic_stats`.
-
-    Args:
-        move: sets an offset (group, topic, queue id, queue offset), also for running consumers; None: there are none.
-        delete: deletes a topic with its queues; None: no dispatcher builds the queues.
-        consumes: tells whether a consumer of a group has subscribed to a topic.
     """
 
     def __init__(
         self,
-        store: ReadingStore,
+        queues: StoredQueues,
         managers: ConfigManagers,
         topics: Topics,
         groups: SubscriptionGroups,
@@ -81,21 +57,26 @@ class Administration:
         delete: Callable[[str], int] | None = None,
         consumes: Callable[[str, str], bool] = lambda group, topic: False,
     ) -> None:
-        self.store = store
-        self.managers = managers
-        self.topics = topics
-        self.groups = groups
-        self.move = move or managers.offsets.commit_offset
-        self.delete = delete
-        self.consumes = consumes
+        """Programs use `Store.administration` instead.
+
+        Args:
+            move: sets an offset (group, topic, queue id, queue offset), also for running consumers; None: none run.
+            delete: deletes a topic with its queues; None: no dispatcher builds the queues.
+            consumes: tells whether a consumer of a group has subscribed to a topic.
+        """
+        self._queues = queues
+        self._managers = managers
+        self._topics = topics
+        self._groups = groups
+        self._move = move or managers.offsets.commit_offset
+        self._delete = delete
+        self._consumes = consumes
 
     # Topics.
 
     def topic_names(self) -> list[str]:
         """Return the topics that are described or have messages, sorted by name."""
-        with self.store.read_lock:
-            stored = self.store.reader.topics()
-        return sorted({*self.managers.topics.entries, *stored})
+        return sorted({*self._managers.topics.entries, *self._queues.stored_topics()})
 
     async def atopic_names(self) -> list[str]:
         """Like `topic_names`, for a task."""
@@ -103,17 +84,17 @@ class Administration:
 
     def topic_configs(self) -> list[TopicConfig]:
         """Return the topics that are described or have messages, sorted by name, as they are described."""
-        found = [self.topics.find(name) for name in self.topic_names()]
+        found = [self._topics.find(name) for name in self.topic_names()]
         return [config for config in found if config is not None]
 
     def topic_config(self, topic: str) -> TopicConfig | None:
         """Return how a topic is described; None: there is no such topic."""
         require_text("topic", topic)
-        return self.topics.find(topic)
+        return self._topics.find(topic)
 
     def update_topic(self, config: TopicConfig) -> None:
         """Create or change a topic, durably; the errors are those of `create_topic`."""
-        self.topics.create_or_update(config)
+        self._topics.create_or_update(config)
 
     def create_topic(self, topic: str, queue_nums: int) -> None:
         """Create a topic with *queue_nums* readable and writable queues, durably.
@@ -121,7 +102,7 @@ class Administration:
         Raises:
             RequestRefused: INVALID_PARAMETER; RocketMQ refuses the name or the number, or it is a system topic.
         """
-        self.topics.create_or_update(
+        self._topics.create_or_update(
             TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
         )
 
@@ -136,51 +117,19 @@ class Administration:
             RequestRefused: TOPIC_NOT_EXIST.
         """
         rows = []
-        for queue_id in self.queue_ids(topic):
-            low, high = self.queue_range(topic, queue_id)
-            rows.append(QueueStats(topic, queue_id, low, high, self.store_timestamp(topic, queue_id, high - 1)))
+        for queue_id in self._queues.queue_ids(topic):
+            low, high = self._queues.queue_range(topic, queue_id)
+            rows.append(QueueStats(topic, queue_id, low, high, self._queues.store_timestamp(topic, queue_id, high - 1)))
         return rows
 
     async def atopic_stats(self, topic: str) -> list[QueueStats]:
         """Like `topic_stats`, for a task."""
         return await in_thread(self.topic_stats, topic)
 
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the queues that a topic has for readers or writers.
-
-        Raises:
-            RequestRefused: TOPIC_NOT_EXIST.
-        """
-        require_text("topic", topic)
-        if self.topics.find(topic) is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
-        return self.topics.all_queue_ids(topic)
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first readable queue offset, and the one after the last."""
-        require_text("topic", topic)
-        require_whole("queue_id", queue_id, None)
-        # A file of offsets may contain any number: RocketMQ 4 commits without checking.
-        if not may_be_topic(topic):
-            return 0, 0
-        with self.store.read_lock:
-            return self.store.reader.queue_range(topic, queue_id)
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of one message; None: it does not exist."""
-        require_text("topic", topic)
-        require_whole("queue_id", queue_id, None)
-        require_whole("queue_offset", queue_offset, None)
-        if queue_offset < 0 or not may_be_topic(topic):
-            return None
-        with self.store.read_lock:
-            found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
-        return found[0].store_timestamp if found else None
-
     def has_messages(self, topic: str) -> bool:
         """Return whether the store has queues of *topic* that messages were put to."""
         require_text("topic", topic)
-        return any(self.queue_range(topic, queue_id)[1] for queue_id in self.topics.queue_ids(topic))
+        return any(self._queues.queue_range(topic, queue_id)[1] for queue_id in self._topics.queue_ids(topic))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and the groups' committed offsets for it.
@@ -192,10 +141,10 @@ class Administration:
         require_text("topic", topic)
         if is_system_topic(topic):
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"topic is the system's own: topic={topic!r}")
-        if topic not in self.managers.topics.entries and not self.topics.queue_ids(topic):
+        if topic not in self._managers.topics.entries and not self._topics.queue_ids(topic):
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
-        if self.delete is not None:
-            self.delete(topic)
+        if self._delete is not None:
+            self._delete(topic)
             return
         if self.has_messages(topic):
             raise RequestRefused(
@@ -203,9 +152,9 @@ class Administration:
                 f"the store has messages of the topic: topic={topic!r}",
                 "Open the store and call `store.delete_topic`, or close the topic: `reput topic update --perm 0`.",
             )
-        self.topics.forget(topic)
-        self.managers.offsets.clean_offset_by_topic(topic)
-        self.managers.offsets.persist()
+        self._topics.forget(topic)
+        self._managers.offsets.clean_offset_by_topic(topic)
+        self._managers.offsets.persist()
 
     async def adelete_topic(self, topic: str) -> None:
         """Like `delete_topic`, for a task."""
@@ -215,12 +164,12 @@ class Administration:
 
     def group_names(self) -> list[str]:
         """Return the groups that are described or have committed offsets, sorted by name."""
-        return sorted({*self.managers.groups.entries, *self.managers.offsets.groups()})
+        return sorted({*self._managers.groups.entries, *self._managers.offsets.groups()})
 
     def group_config(self, group: str) -> SubscriptionGroupConfig | None:
         """Return how a group is described; None: it is not."""
         require_text("group", group)
-        return self.managers.groups.entries.get(group)
+        return self._managers.groups.entries.get(group)
 
     def update_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group, durably.
@@ -228,7 +177,7 @@ class Administration:
         Raises:
             RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number.
         """
-        self.groups.create_or_update(config)
+        self._groups.create_or_update(config)
 
     def group_progress(self, group: str) -> list[GroupProgress]:
         """Return a row per queue for which a group has committed an offset.
@@ -237,7 +186,7 @@ class Administration:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
         """
         self.require_group(group)
-        return self.progress_with(group, self.managers.offsets.offsets_of_group(group))
+        return self._queues.progress(group, self._managers.offsets.offsets_of_group(group))
 
     async def agroup_progress(self, group: str) -> list[GroupProgress]:
         """Like `group_progress`, for a task."""
@@ -245,28 +194,17 @@ class Administration:
 
     def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
         """Return the `group_progress` of every group that is described or has committed offsets, by name."""
-        committed = self.managers.offsets.by_group()
-        return {group: self.progress_with(group, committed.get(group, {})) for group in self.group_names()}
+        committed = self._managers.offsets.by_group()
+        return {group: self._queues.progress(group, committed.get(group, {})) for group in self.group_names()}
 
     async def aprogress_of_groups(self) -> dict[str, list[GroupProgress]]:
         """Like `progress_of_groups`, for a task."""
         return await in_thread(self.progress_of_groups)
 
-    def progress_with(self, group: str, committed: dict[str, dict[int, int]]) -> list[GroupProgress]:
-        """Return a row per queue of a group's *committed* offsets."""
-        rows = []
-        for topic, offsets in sorted(committed.items()):
-            for queue_id, offset in sorted(offsets.items()):
-                low, high = self.queue_range(topic, queue_id)
-                last = self.store_timestamp(topic, queue_id, offset - 1)
-                lag = max(0, high - max(offset, low))
-                rows.append(GroupProgress(group, topic, queue_id, high, offset, lag, last))
-        return rows
-
     def require_group(self, group: str) -> None:
         """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless *group* is known."""
         require_text("group", group)
-        if group not in self.managers.groups.entries and group not in self.managers.offsets.groups():
+        if group not in self._managers.groups.entries and group not in self._managers.offsets.groups():
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
             )
@@ -291,7 +229,7 @@ class Administration:
         if queue_id is not None:
             require_whole("queue_id", queue_id, None)
         self.require_group(group)
-        queue_ids = self.queue_ids(topic)
+        queue_ids = self._queues.queue_ids(topic)
         if queue_id is not None and queue_id not in queue_ids:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
@@ -299,23 +237,22 @@ class Administration:
             )
         rows = []
         for number in queue_ids if queue_id is None else (queue_id,):
-            low, high = self.queue_range(topic, number)
+            low, high = self._queues.queue_range(topic, number)
             if isinstance(to, int):
-                with self.store.read_lock:
-                    offset = self.store.reader.offset_by_time(topic, number, to)
+                offset = self._queues.offset_by_time(topic, number, to)
             else:
                 offset = low if to == "earliest" else high
-            committed = self.managers.offsets.query_offset(group, topic, number)
+            committed = self._managers.offsets.query_offset(group, topic, number)
             if back_only and committed is not None:
                 offset = min(offset, committed)
-            rows.append(self.moved(group, topic, number, offset))
-        self.managers.offsets.persist()
+            rows.append(self._moved(group, topic, number, offset))
+        self._managers.offsets.persist()
         return rows
 
-    def moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
+    def _moved(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
         """Set one offset, and return the group's progress after that."""
-        self.move(group, topic, queue_id, queue_offset)
-        return self.progress_with(group, {topic: {queue_id: queue_offset}})[0]
+        self._move(group, topic, queue_id, queue_offset)
+        return self._queues.progress(group, {topic: {queue_id: queue_offset}})[0]
 
     def set_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
         """Move a group to a queue offset, durably; return its progress there.
@@ -326,19 +263,19 @@ class Administration:
         require_whole("queue_id", queue_id, None)
         require_whole("queue_offset", queue_offset, None)
         self.require_group(group)
-        if queue_id not in self.queue_ids(topic):
+        if queue_id not in self._queues.queue_ids(topic):
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER, f"the topic has no such queue: topic={topic!r} queue_id={queue_id}"
             )
-        low, high = self.queue_range(topic, queue_id)
+        low, high = self._queues.queue_range(topic, queue_id)
         if not low <= queue_offset <= high:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"the queue does not have the offset: queue_offset={queue_offset} queue_offset_min={low} "
                 f"queue_offset_max={high}",
             )
-        row = self.moved(group, topic, queue_id, queue_offset)
-        self.managers.offsets.persist()
+        row = self._moved(group, topic, queue_id, queue_offset)
+        self._managers.offsets.persist()
         return row
 
     async def areset_offsets(
@@ -354,11 +291,11 @@ class Administration:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.
         """
         self.require_group(group)
-        if group in self.managers.groups.entries:
-            self.groups.forget(group)
+        if group in self._managers.groups.entries:
+            self._groups.forget(group)
         if clean_offsets:
-            self.managers.offsets.remove_group(group)
-            self.managers.offsets.persist()
+            self._managers.offsets.remove_group(group)
+            self._managers.offsets.persist()
 
     async def adelete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Like `delete_group`, for a task."""
@@ -375,14 +312,14 @@ class Administration:
         Source: RocketMQ broker, ConsumerOffsetManager.scanUnsubscribedTopic.
         """
         removed = []
-        for group, committed in self.managers.offsets.by_group().items():
+        for group, committed in self._managers.offsets.by_group().items():
             for topic, offsets in committed.items():
-                if topic.startswith(RETRY_PREFIX) or self.consumes(group, topic):
+                if topic.startswith(RETRY_PREFIX) or self._consumes(group, topic):
                     continue
-                if all(offset < self.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
-                    self.managers.offsets.remove(group, topic)
+                if all(offset < self._queues.queue_range(topic, queue_id)[0] for queue_id, offset in offsets.items()):
+                    self._managers.offsets.remove(group, topic)
                     removed.append((group, topic))
-        self.managers.offsets.persist()
+        self._managers.offsets.persist()
         return removed
 
     async def aclean_offsets(self) -> list[tuple[str, str]]:

@@ -41,17 +41,14 @@ class GroupReading:
         self.subscription = subscription
         self.stopped = StoppedStore(directory, store)
         try:
-            administration = self.stopped.administration
-            if administration.topics.find(subscription.topic) is not None:
+            topics, groups, managers = self.stopped.topics, self.stopped.groups, self.stopped.managers
+            if topics.find(subscription.topic) is not None:
                 # A mistyped name must not create a group when there is nothing to read.
-                administration.groups.require(group)
-            managers = administration.managers
-            self.topic_table = administration.topics
+                groups.require(group)
+            self.topic_table = topics
             self.offsets = managers.offsets
             filters = ConsumerFilters(managers.filters, managers.bloom_filter, directory, bit_maps_are_made=False)
-            self.reader = GroupReader(
-                store, administration.topics, administration.groups, filters, managers.bloom_filter
-            )
+            self.reader = GroupReader(store, topics, groups, filters, managers.bloom_filter)
             self.message_filter = self.reader.message_filter(group, subscription.topic, subscription.compiled)
         except BaseException:
             self.stopped.close()

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from reput.consume.administration.administration import Administration
+from reput.consume.administration.stored_queues import StoredQueues
 from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
@@ -37,9 +38,12 @@ class StoppedStore:
         with ExitStack() as undo:
             self.store_lock = StoreLock(directory)
             undo.callback(self.store_lock.close)
-            managers = ConfigManagers(directory, settings)
-            topics = Topics(managers.topics, settings, reader.queue_ids)
-            self.administration = Administration(store, managers, topics, SubscriptionGroups(managers.groups, settings))
+            self.managers = ConfigManagers(directory, settings)
+            self.topics = Topics(self.managers.topics, settings, reader.queue_ids)
+            self.groups = SubscriptionGroups(self.managers.groups, settings)
+            self.administration = Administration(
+                StoredQueues(store, self.topics), self.managers, self.topics, self.groups
+            )
             undo.pop_all()
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import msgspec
 
-from reput.argument_checks import require_messages, require_text, require_whole
+from reput.argument_checks import require_messages, require_text
 from reput.consume.delivery.carried_message import carried_message, carried_properties
 from reput.consume.delivery.half_messages import (
     CHECK_TIMES,
@@ -29,20 +29,18 @@ from reput.consume.delivery.half_messages import (
     identity_of,
     names_real_queue,
 )
-from reput.consume.delivery.open_transactions import OPENED_AGAIN, OpenTransactions, TransactionalStore
-from reput.consume.delivery.transaction_checks import Checker, TransactionChecks
+from reput.consume.delivery.open_transactions import OPENED_AGAIN
+from reput.consume.delivery.transaction_checks import Checker
 from reput.consume.delivery.transaction_messages import (
-    SETTLING,
     HalfMessage,
     TransactionState,
-    delivered_messages,
     half_message,
     require_half,
 )
+from reput.consume.delivery.transactional_message_service import TransactionalMessageService
 from reput.errors import ConfigError, MessageIllegal, RequestRefused
 from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
-from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult, message_properties
 from reput_hooks import Record
 
@@ -55,21 +53,12 @@ class TransactionService:
     A method that may wait has a twin for tasks with the prefix ``a``: `commit` and `acommit`.
     """
 
-    def __init__(self, store: TransactionalStore, reader: MessageReader) -> None:
-        """Find the unsettled transactions. *reader* is for this service alone.
-
-        Raises:
-            DispatcherError: the consume queue is not built, or does not reach the log's end in time.
-            DamagedStore: a half message cannot be read.
-        """
-        self._writer = store.writer
-        self._settings = store.settings
-        topics = store.services.topics
-        topics.create_when_missing(HALF_TOPIC, 1)
-        topics.create_when_missing(OP_TOPIC, 1)
-        self._open = OpenTransactions(store, reader)
-        self._open.load()
-        self._checks = TransactionChecks(self._open, topics)
+    def __init__(self, service: TransactionalMessageService) -> None:
+        """Programs use `Store.transactions` instead."""
+        self._service = service
+        self._writer = service.writer
+        self._settings = service.settings
+        self._open = service.open_transactions
 
     def put_half(self, producer_group: str, message: Message) -> HalfMessage:
         """Store *message* so that consumers do not see it before it is committed.
@@ -118,7 +107,7 @@ class TransactionService:
             StoreError: it could not be stored; the transaction is still open.
         """
         require_half(half)
-        result = self.end(half.producer_group, half.commit_log_offset, half.queue_offset, TransactionState.COMMIT)
+        result = self._end(half, TransactionState.COMMIT)
         assert result is not None
         return result
 
@@ -134,66 +123,11 @@ class TransactionService:
             StoreError: the op record could not be stored; the transaction is still open.
         """
         require_half(half)
-        self.end(half.producer_group, half.commit_log_offset, half.queue_offset, TransactionState.ROLLBACK)
+        self._end(half, TransactionState.ROLLBACK)
 
     async def arollback(self, half: HalfMessage) -> None:
         """As `rollback`, for a task. It is settled also if the task is cancelled meanwhile."""
         await in_thread(self.rollback, half)
-
-    def end(
-        self,
-        producer_group: str,
-        commit_log_offset: int,
-        queue_offset: int,
-        state: TransactionState,
-        *,
-        from_check: bool = False,
-    ) -> PutMessageResult | None:
-        """Settle the transaction of the half message at *commit_log_offset*, as END_TRANSACTION does.
-
-        Args:
-            commit_log_offset: of any of its copies.
-            queue_offset: of the same copy.
-            from_check: this call answers a check.
-
-        Returns:
-            Where the committed message is stored; None: there is none. A state that is neither COMMIT nor ROLLBACK
-            settles nothing.
-
-        Raises:
-            RequestRefused: SYSTEM_ERROR; there is no such half message of this group, or it is settled.
-                ILLEGAL_OPERATION; the call comes later than the message's own immunity time allows.
-            StoreReadOnly: the disk refused to force the log; the next opening shows whether the transaction is settled.
-            StoreError: nothing was stored; the transaction is still open.
-        """
-        if state not in SETTLING:
-            return None
-        require_whole("commit_log_offset", commit_log_offset, None)
-        with self._open.changed:
-            half = self._open.half_at(commit_log_offset)
-            if half.properties.get("PGROUP") != producer_group or half.queue_offset != queue_offset:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"this is a different half message: producer_group={producer_group!r} "
-                    f"commit_log_offset={commit_log_offset} queue_offset={queue_offset}",
-                )
-            immunity, own = self._open.immunity(half)
-            if own and not from_check and self._writer.clock.now_ms() - half.born_timestamp > immunity:
-                raise RequestRefused(
-                    ResponseCode.ILLEGAL_OPERATION,
-                    f"the sender will be asked soon, and can answer then: immunity_ms={immunity}",
-                )
-            transaction = self._open.pending.get(identity_of(half))
-            if transaction is None:
-                raise RequestRefused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"the transaction is already settled: commit_log_offset={commit_log_offset} "
-                    f"queue_offset={queue_offset}",
-                )
-            results = self._open.settle(transaction, delivered_messages(half, state))
-        # The op records come last: once they are on disk, the message is, too.
-        status = self._writer.forced(results[-1]).status
-        return msgspec.structs.replace(results[0], status=status) if state == TransactionState.COMMIT else None
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
         """Ask *checker* about unsettled transactions of a group; None: stop asking.
@@ -206,7 +140,7 @@ class TransactionService:
         require_text("producer_group", producer_group)
         if checker is not None and not callable(checker):
             raise ConfigError(f"a checker must be callable: checker={checker!r}", "Give a function, or None.")
-        self._checks.set_checker(producer_group, checker)
+        self._service.checks.set_checker(producer_group, checker)
 
     def resume(self, discarded: Record) -> None:
         """Open a transaction again that was given up: its sender is asked as often as at first.
@@ -238,20 +172,6 @@ class TransactionService:
         """Return the number of unsettled transactions."""
         return len(self._open.pending)
 
-    def stop(self) -> None:
-        """Stop asking, and commit the progress once the log is on disk. The store calls this when it closes.
-
-        Raises:
-            StoreError: the disk refused to force the log.
-            OSError: the disk refused the file.
-        """
-        self._checks.stop()
-        try:
-            if self._writer.appender.read_only_reason is None:
-                self._open.kept = None
-                self._open.moved = True
-                self._open.keep()
-                self._writer.flush()
-                self._open.keep()
-        finally:
-            self._open.reader.close()
+    def _end(self, half: HalfMessage, state: TransactionState) -> PutMessageResult | None:
+        """Settle the transaction of *half*."""
+        return self._service.end(half.producer_group, half.commit_log_offset, half.queue_offset, state)

@@ -14,11 +14,10 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
-from typing import Self
 from weakref import ref
 
 from reput.argument_checks import require_record, require_seconds, require_whole
+from reput.closing_block import ClosingBlock
 from reput.consume.delivery.send_back import send_back
 from reput.consume.groups.consumer_group import ConsumerGroup
 from reput.consume.groups.group_member import resolve
@@ -35,7 +34,7 @@ __all__ = ["Consumer"]
 logger = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(ClosingBlock):
     """One consumer of a group. Make it with `Store.consumer`; any thread and any task may use it.
 
     The consumers of a group share the queues of each topic. A queue goes to another consumer only when none of its
@@ -349,27 +348,6 @@ class Consumer:
             OSError: the offset file of a broadcasting consumer could not be written, and is unchanged.
         """
         self._shared.close_member(self._member)
-
-    async def aclose(self) -> None:
-        """Like `close`, for a task."""
-        await in_thread(self.close)
-
-    def __enter__(self) -> Self:
-        self._require_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         # Any thread may run this at any moment, so it takes no lock; the offset keeper does the rest.

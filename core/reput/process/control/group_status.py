@@ -11,6 +11,7 @@ import msgspec
 import reput
 from reput.process.control.dispatcher_row import DispatcherRow
 from reput.store.recovery.found_damage import DamageRow, known_damage
+from reput.store.state.store_lock import read_writer
 
 __all__ = ["GroupStatus", "WriterRow", "status_of_group"]
 
@@ -39,6 +40,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: known damage in the log: damage that an operator has accepted, and damage that the writer's readers
             found and would find again.
+        kernel: version of the kernel that the writer puts through; None: it goes the Python way, or there is none.
     """
 
     store: str
@@ -53,6 +55,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     statistics: dict[str, Any] | None = None
     damage: list[DamageRow] = []
     settings: dict[str, Any] = {}
+    kernel: str | None = None
 
 
 def status_of_group(
@@ -70,6 +73,7 @@ def status_of_group(
     Args:
         settings: the meaning of the settings, by name.
     """
+    claimed = None if started is None else read_writer(store_directory)
     return GroupStatus(
         store=str(store_directory),
         store_id=store_id,
@@ -80,4 +84,5 @@ def status_of_group(
         supervisor_pid=supervisor_pid,
         damage=known_damage(store_directory, writer.appended),
         settings=settings,
+        kernel=None if claimed is None else claimed.kernel,
     )

@@ -15,15 +15,14 @@ The loop never dispatches beyond the bound: the appended (or durable, as declare
 its predecessors. Joining leaves no gap: the reader first joins at the ring's end and then reads the log up to the
 offset appended there, so each record comes from one or the other. The loop's own position drops duplicates.
 
-Separate classes: `ViewFlush` makes the view durable, `LetterReplay` hands out dead letters, `LogReading` reads the
-log, `PendingFrames` cuts batches from frames, `Shortage` sets the pauses after `RetryLater`. The rest is one state
-machine and stays in one module: starting, catching up, following and ending all move the position of the view.
+Separate classes: `ViewPosition` is where the view is, `ViewFlush` makes it durable, `LogChanges` tells the plugin what
+happened to the log, `LetterReplay` hands out dead letters, `LogReading` reads the log, `PendingFrames` cuts batches
+from frames, `Shortage` sets the pauses after `RetryLater`. The loop decides which of them acts.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -36,7 +35,10 @@ from reput.process.dispatcher.cursor_checks import (
     rebuilt_twice,
     returned_cursor,
 )
+from reput.process.dispatcher.error_line import ErrorLine
+from reput.process.dispatcher.gathering import Gathering
 from reput.process.dispatcher.letter_replay import LetterReplay
+from reput.process.dispatcher.log_changes import LogChanges
 from reput.process.dispatcher.log_reading import HOLD_S, LogReading
 from reput.process.dispatcher.pending_frames import PendingFrames
 from reput.process.dispatcher.predecessors import Predecessors
@@ -44,11 +46,12 @@ from reput.process.dispatcher.retried_batch import RetriedBatch, rest_of
 from reput.process.dispatcher.shortage import Shortage
 from reput.process.dispatcher.states import Phase, StopMode
 from reput.process.dispatcher.view_flush import ViewFlush
+from reput.process.dispatcher.view_position import ViewPosition
 from reput.process.frames.frame import DELETE_TOPIC, EXPIRE, Frame
 from reput.process.frames.log_feed import LogFeed
 from reput.process.frames.protocols import FrameReader, LoopCell, Predecessor, Waiting
 from reput.process.views.dead_letters import DeadLetters
-from reput.process.views.gaps import Gap, Gaps
+from reput.process.views.gaps import Gaps
 from reput.process.views.view_folders import ViewFolders
 from reput.store.state.epochs import Epochs
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherDescription, RebuildNeeded, RetryLater
@@ -57,12 +60,6 @@ __all__ = ["DispatcherLoop"]
 
 # A back-stop: every source of work wakes the loop.
 PARK_S = 0.1
-# After a batch of this many rows the loop rests while more rows gather: it dispatches fewer, larger batches, and the
-# writer need not wake it for each record. After fewer rows it rests only if no reader waits for the view. More rows
-# are a backlog, and the loop continues without a rest.
-GATHER_ROWS_MIN = 3
-GATHER_ROWS_MAX = 1024
-GATHER_MS = 4
 # Bytes of the log left when the loop joins the ring; few enough that the ring can hold what is put meanwhile.
 JOIN_DISTANCE = 16 << 20
 # Flush intervals for which a drained loop waits for the durable cursors of predecessors that still run.
@@ -88,9 +85,7 @@ class DispatcherLoop:
         now: monotonic seconds.
 
     Attributes:
-        cursor: the position up to which the view is dispatched.
-        gather_ms: milliseconds for which frames may gather before the next call of `do_work`.
-        is_awaited: the last frames were few, and a reader waits for the view.
+        gathering: how long frames may gather before the next call of `do_work`.
         finished: a requested stop is done; do not call the loop again.
     """
 
@@ -134,11 +129,13 @@ class DispatcherLoop:
         self.view_elsewhere = view_elsewhere
         self.came_to = came_to
         self.batch_bound = BatchBound(description, dispatch_time_max_s, first_batch)
-        self.count_from_first = count_from_first
         self.builds_anew = builds_anew
         self.now = now
         self.logger = logging.getLogger(f"reput.dispatcher.{name}")
-        self.shortage = Shortage(name, self.logger, self.show_error)
+        self.position = ViewPosition(cell, count_from_first=count_from_first)
+        self.error_line = ErrorLine(cell, self.logger)
+        self.gathering = Gathering(cell)
+        self.shortage = Shortage(name, self.logger, self.error_line.show)
         self.flushing = ViewFlush(
             name=name,
             cell=cell,
@@ -148,6 +145,7 @@ class DispatcherLoop:
             time_max_s=flush_time_max_s,
             now=now,
         )
+        self.changes = LogChanges(self.position, cell, self.flushing, self.logger)
         self.replay = LetterReplay(
             name=name,
             cell=cell,
@@ -164,33 +162,27 @@ class DispatcherLoop:
             cell=cell,
             batch_bound=self.batch_bound,
             logger=self.logger,
-            show_error=self.show_error,
+            show_error=self.error_line.show,
             now=now,
         )
         self.dispatcher: CommitLogDispatcher | None = None
-        self.cursor = Cursor("", 0, 0, 0)
-        self.ordinal: int | None = None
-        self.expired_below = 0
         self.following = False
         self.joined: int | None = None
-        # Number of topic deletions passed to the plugin at the current position.
-        self.deletions_here = 0
         self.retry: RetriedBatch | None = None
         self.resume_at = 0.0
-        self.gather_ms = 0
-        self.is_awaited = False
         self.worked_at = now()
         self.stop: StopMode | None = None
         self.drain_target: int | None = None
         # The view was emptied, and has not been flushed since.
         self.rebuilt = False
-        # Why the view is being rebuilt, until it has caught up; None: it is not.
-        self.built_again: str | None = None
-        # The first unreadable line of the dispatcher's own small files; None: there is none. The loop ignores them.
-        self.damaged_lines: str | None = None
         # The drain is complete, and the loop waits at most until then for its predecessors, to flush.
         self.end_by: float | None = None
         self.finished = False
+
+    @property
+    def cursor(self) -> Cursor:
+        """The position up to which the view is dispatched."""
+        return self.position.cursor
 
     # Life.
 
@@ -200,7 +192,7 @@ class DispatcherLoop:
         Raises:
             Exception: the plugin raised an exception that `CommitLogDispatcher` does not name. The loop is over.
         """
-        self.gather_ms = 0
+        self.gathering.ms = 0
         try:
             if self.dispatcher is None:
                 return self.start_when_due()
@@ -239,23 +231,12 @@ class DispatcherLoop:
             self.dispatcher.close()
         self.dispatcher = None
         self.resume_at = self.now() + delay
-        self.expired_below = 0
+        self.changes.expired_below = 0
         self.retry = None
         self.flushing.forget()
         self.leave_ring()
         self.log_feed.close()
         self.cell.set_phase(Phase.IDLE)
-
-    def look_for_damaged_lines(self) -> None:
-        """Log the unreadable lines of the dispatcher's own small files; the status shows the first."""
-        damaged = [*self.dead_letters.damaged_lines(), *self.gaps.damaged_lines]
-        for line in damaged:
-            self.logger.error("%s", line)
-        self.damaged_lines = f"{damaged[0]} damaged_lines={len(damaged)}" if damaged else None
-
-    def show_error(self, text: str | None) -> None:
-        """Show *text* as the error in the status; without one, show the damaged lines, if there are any."""
-        self.cell.set_error(text or self.damaged_lines)
 
     def step(self, dispatcher: CommitLogDispatcher) -> int:
         if self.stop is StopMode.NOW:
@@ -266,7 +247,7 @@ class DispatcherLoop:
         if self.flushing.is_due(now):
             self.flush(dispatcher)
         minimum = self.header.commit_log_offset_min
-        if minimum is not None and minimum > self.expired_below:
+        if minimum is not None and minimum > self.changes.expired_below:
             self.expire(dispatcher, minimum)
         if self.replay.due_at is not None and now >= self.replay.due_at:
             if self.replay.run(dispatcher, self.cursor):
@@ -327,9 +308,8 @@ class DispatcherLoop:
             self.cell.forget_progress()
         else:
             self.cell.set_progress(durable.commit_log_offset, None)
-        self.gaps = Gaps(self.folders.root, self.name)
-        self.cell.set_gap_bytes(self.gaps.size)
-        self.look_for_damaged_lines()
+        self.changes.load(Gaps(self.folders.root, self.name))
+        self.error_line.find_damaged([*self.dead_letters.damaged_lines(), *self.changes.gaps.damaged_lines])
         self.folders.prepare()
         is_empty = self.folders.is_empty()
         try:
@@ -351,7 +331,7 @@ class DispatcherLoop:
         except RebuildNeeded as error:
             self.rebuild(error)
         self.shortage.clear()
-        self.show_error(self.built_again)
+        self.error_line.show_start()
         self.cell.set_phase(Phase.IDLE)
         self.replay.look()
 
@@ -359,12 +339,7 @@ class DispatcherLoop:
         """Continue from *cursor*, in the log's current history."""
         epochs = self.load_epochs()
         minimum = self.header.commit_log_offset_min or 0
-        if cursor is None:
-            self.cursor = Cursor(epochs.store_id, epochs.epoch, minimum, 0)
-            # The number of earlier records is known only if the log begins at its birth.
-            self.ordinal = 0 if minimum == 0 or self.count_from_first else None
-        else:
-            self.ordinal = None
+        if cursor is not None:
             difference = history_difference(self.name, epochs, cursor, minimum, self.header.appended)
             if difference is not None:
                 self.logger.warning(
@@ -376,15 +351,13 @@ class DispatcherLoop:
                 dispatcher.truncate(difference)
                 self.flushing.dirty = True
                 cursor = difference
-            self.cursor = Cursor(epochs.store_id, epochs.epoch, cursor.commit_log_offset, cursor.store_timestamp)
-        # Deletions passed on at another position, or to a view that was emptied since, do not count here.
-        self.deletions_here = 0
+        self.position.begin(epochs, cursor, minimum)
         self.cell.set_durable_cursor(self.cursor.commit_log_offset, self.cursor.epoch, self.cursor.store_timestamp)
         self.leave_ring()
         self.flushing.flushed_at = self.now()
         # A view that was truncated, or that starts without a cursor, has other files: readers must reopen them.
         self.cell.raise_generation()
-        self.cell.set_progress(self.cursor.commit_log_offset, self.ordinal)
+        self.position.publish()
 
     def rebuild(self, needed: RebuildNeeded) -> None:
         """Empty the view and rebuild it from the log. Until it has caught up, its status shows the reason.
@@ -399,8 +372,7 @@ class DispatcherLoop:
             raise rebuilt_twice(self.name, self.cursor.commit_log_offset)
         self.rebuilt = True
         self.logger.warning("the view is emptied and rebuilt: commit_log_offset=%d", self.cursor.commit_log_offset)
-        reason = str(needed.__cause__ or needed)
-        self.built_again = "the view is being rebuilt from the log" + (f": {reason}" if reason else "")
+        self.error_line.begin_rebuild(str(needed.__cause__ or needed))
         self.cell.set_phase(Phase.START)
         self.cell.forget_progress()
         if self.dispatcher is not None:
@@ -421,7 +393,7 @@ class DispatcherLoop:
             )
         self.settle(self.dispatcher, None)
         self.flushing.dirty = True
-        self.show_error(self.built_again)
+        self.error_line.show_start()
         self.cell.set_phase(Phase.IDLE)
 
     def drained(self) -> bool:
@@ -504,16 +476,14 @@ class DispatcherLoop:
             # From there on frames carry everything, including topic deletions at their positions.
             bound = min(bound, self.joined)
         # Read deletions after the bound: a deletion is recorded before anything is appended behind it.
-        deletions = self.log_feed.topic_deletions.following(begin)[self.deletions_here :]
+        deletions = self.log_feed.topic_deletions.following(begin)[self.position.deletions_here :]
         if deletions and deletions[0].commit_log_offset == begin:
-            self.delete_topic(dispatcher, deletions[0].topic)
+            self.changes.delete_topic(dispatcher, deletions[0].topic)
             return 1
         if self.joined is not None and begin >= self.joined:
             self.following = True
             self.log_feed.close()
-            if self.built_again is not None:
-                self.built_again = None
-                self.show_error(None)
+            self.error_line.caught_up()
             return self.follow(dispatcher)
         if deletions:
             bound = min(bound, deletions[0].commit_log_offset)
@@ -527,7 +497,8 @@ class DispatcherLoop:
             self.cursor.store_id, self.cursor.epoch, found.end, found.store_timestamp or self.cursor.store_timestamp
         )
         batch = DispatchBatch(begin, end, found.parts)
-        ordinal = None if self.ordinal is None or self.positions_only else self.ordinal + len(batch)
+        before = self.position.ordinal
+        ordinal = None if before is None or self.positions_only else before + len(batch)
         self.dispatch(dispatcher, batch, ordinal)
         return 1
 
@@ -546,7 +517,7 @@ class DispatcherLoop:
         if not pending.frames:
             return 0
         taken = pending.take(
-            self.cursor, self.ordinal, self.bound(), self.batch_bound.record_count, self.batch_bound.size
+            self.cursor, self.position.ordinal, self.bound(), self.batch_bound.record_count, self.batch_bound.size
         )
         if isinstance(taken, Frame):
             self.change(dispatcher, taken)
@@ -557,12 +528,7 @@ class DispatcherLoop:
                 return 1
             return 0
         self.dispatch(dispatcher, taken.batch, taken.ordinal)
-        self.is_awaited = taken.row_count < GATHER_ROWS_MIN and self.cell.is_asked_for()
-        if self.is_awaited:
-            # The reader that waits for the view may need this processor.
-            os.sched_yield()
-        elif taken.row_count < GATHER_ROWS_MAX:
-            self.gather_ms = GATHER_MS
+        self.gathering.after(taken.row_count)
         return 1
 
     # Calls of the plugin.
@@ -594,11 +560,8 @@ class DispatcherLoop:
         cell.set_phase(Phase.IDLE)
 
     def come_to(self, cursor: Cursor, ordinal: int | None) -> None:
-        """Move the view's position to *cursor*, and publish its progress."""
-        self.cursor = cursor
-        self.ordinal = ordinal
-        self.deletions_here = 0
-        self.cell.set_progress(cursor.commit_log_offset, ordinal)
+        """Move the view's position to *cursor*."""
+        self.position.move(cursor, ordinal)
         self.flushing.note_change()
 
     def dispatch_again(self, dispatcher: CommitLogDispatcher, retry: RetriedBatch, now: float) -> int:
@@ -611,54 +574,19 @@ class DispatcherLoop:
         return 1
 
     def expire(self, dispatcher: CommitLogDispatcher, minimum: int) -> None:
-        """Tell the plugin that the log was trimmed, and record what the view lost."""
-        self.expired_below = minimum
-        lost = self.cursor.commit_log_offset
-        if lost < minimum:
-            self.logger.error("retention removed records before they were dispatched: from=%d until=%d", lost, minimum)
-            self.gaps.add(Gap(time.time_ns() // 1_000_000, lost, minimum))
-            self.cell.set_gap_bytes(self.gaps.size)
-            self.cursor = Cursor(self.cursor.store_id, self.cursor.epoch, minimum, self.cursor.store_timestamp)
-            self.ordinal = None
+        """Tell the plugin that the log was trimmed; if records are lost, continue from the log."""
+        if self.cursor.commit_log_offset < minimum:
             self.retry = None
             self.leave_ring()
-            self.cell.set_progress(minimum, None)
-            self.flushing.dirty = True
-        self.cell.set_phase(Phase.EXPIRE)
-        dispatcher.expire(minimum)
-        self.cell.set_phase(Phase.IDLE)
+        self.changes.expire(dispatcher, minimum)
 
     def change(self, dispatcher: CommitLogDispatcher, frame: Frame) -> None:
         """Pass on a change of the log's history."""
         if frame.kind == EXPIRE:
-            if frame.end > self.expired_below:
+            if frame.end > self.changes.expired_below:
                 self.expire(dispatcher, frame.end)
-            return
-        if frame.kind == DELETE_TOPIC:
+        elif frame.kind == DELETE_TOPIC:
             if frame.end == self.cursor.commit_log_offset:
-                self.delete_topic(dispatcher, frame.columns.queues[0][0])
+                self.changes.delete_topic(dispatcher, frame.columns.queues[0][0])
         else:
-            self.cell.set_phase(Phase.EXPIRE)
-            assert frame.end >= (self.header.commit_log_offset_min or 0)
-            cut = Cursor(self.cursor.store_id, frame.epoch, frame.end, frame.end_store_timestamp)
-            if frame.end < self.cursor.commit_log_offset:
-                # Readers must not trust what the plugin is about to truncate.
-                self.cell.set_progress(frame.end, frame.ordinal)
-                dispatcher.truncate(cut)
-                self.cursor, self.ordinal = cut, frame.ordinal
-            else:
-                self.cursor = Cursor(
-                    cut.store_id, cut.epoch, self.cursor.commit_log_offset, self.cursor.store_timestamp
-                )
-            self.flushing.dirty = True
-            self.cell.set_phase(Phase.IDLE)
-
-    def delete_topic(self, dispatcher: CommitLogDispatcher, topic: str) -> None:
-        """Tell the plugin that a topic was deleted here."""
-        self.cell.set_phase(Phase.EXPIRE)
-        dispatcher.delete_topic(topic)
-        # Readers may have files of the topic open.
-        self.cell.raise_generation()
-        self.deletions_here += 1
-        self.flushing.dirty = True
-        self.cell.set_phase(Phase.IDLE)
+            self.changes.begin_epoch(dispatcher, frame, self.header.commit_log_offset_min or 0)

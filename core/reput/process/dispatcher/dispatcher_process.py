@@ -213,9 +213,9 @@ class DispatcherProcess:
         do_work, waiting, park = loop.do_work, loop.waiting, reader.park
         while not loop.finished:
             work = do_work()
-            slices.set_short(loop.is_awaited)
-            if loop.gather_ms:
-                reader.rest(loop.gather_ms)
+            slices.set_short(loop.gathering.is_awaited)
+            if loop.gathering.ms:
+                reader.rest(loop.gathering.ms)
             elif not work or loop.is_current():
                 # `park` checks for frames itself; a check here would only delay the next user of the processor.
                 wait = waiting()

@@ -40,6 +40,7 @@ POPULATE_SIZE = 16 << 20
 POPULATE_STEP = 8 << 20
 WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
+COPIED_SIZE_MAX = 4096
 PAGE_SIZE = 4096
 
 logger = logging.getLogger(__name__)
@@ -140,10 +141,11 @@ class CommitLog:
         The caller has made sure with `room` that they fit. One copy, no system call.
         """
         at = self.appended - self.begin
-        memory, size, view = self.memory, len(records), memoryview(records)
-        # The first size word is written last: a reader that sees it may trust every byte behind it.
-        memory[at + 4 : at + size] = view[4:]
-        memory[at : at + 4] = view[:4]
+        memory, size = self.memory, len(records)
+        # The first size word is written last: a reader that sees it may trust every byte behind it. A copy of a short
+        # record costs less than a view of it.
+        memory[at + 4 : at + size] = records[4:] if size <= COPIED_SIZE_MAX else memoryview(records)[4:]
+        memory[at : at + 4] = records[:4]
         end = self.appended = self.appended + size
         return end
 
@@ -176,7 +178,8 @@ class CommitLog:
         if half_populated < end:
             self.helper.wakeup()
         # If the helper is late, it is woken again after a while, not at every put.
-        self.safe_until = min(self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
+        # Never beyond `limit`: a caller that stays below has no need of `room`.
+        self.safe_until = min(self.limit, self.begin + current.reserved, max(end + CALL_SIZE, half_populated))
 
     def roll(self, size: int) -> None:
         """Fill the rest of the segment with a blank and go to the next one."""

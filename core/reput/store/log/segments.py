@@ -113,7 +113,7 @@ class Segments:
             # Retention may remove a segment while it is being listed.
             with contextlib.suppress(FileNotFoundError):
                 if begin is not None and entry.is_file():
-                    found.append((begin, entry.path, entry.stat().st_size))
+                    found.append((begin, entry.name, entry.stat().st_size))
         found.sort()
         # A first creation that was interrupted leaves an empty last file, which holds nothing yet.
         while found and found[-1][2] == 0:
@@ -121,7 +121,9 @@ class Segments:
         if not found:
             raise NotAStore(f"no commit log here: directory={self.directory} segments=0")
         self.segment_size = self.configured_size or shown_segment_size(found)
-        self.list = [Segment(Path(path), begin, begin + self.segment_size, size) for begin, path, size in found]
+        self.list = [
+            Segment(self.directory / name, begin, begin + self.segment_size, size) for begin, name, size in found
+        ]
         self.begins = [segment.begin for segment in self.list]
 
     @property

@@ -167,9 +167,13 @@ class EncodedRun(msgspec.Struct, Generic[TopicT], gc=False):
 
 
 def encode_message(
-    message: EncodedMessage[TopicT], queue_offset: int, commit_log_offset: int, store_timestamp: int
+    message: EncodedMessage[TopicT], queue_offset: int, commit_log_offset: int, store_timestamp: int, origin: bytes
 ) -> tuple[bytes, bytes]:
-    """Return the record and the dispatch row of *message*, with queue index 0."""
+    """Return the record and the dispatch row of *message*, with queue index 0.
+
+    Args:
+        origin: what the head's `RecordHead.origin` returns for *store_timestamp*.
+    """
     head, body, after_body = message.head, message.body, message.after_body
     record_size = message.record_size
     header = head.pack(
@@ -180,7 +184,7 @@ def encode_message(
         message.flag,
         queue_offset,
         commit_log_offset,
-        head.origin(store_timestamp),
+        origin,
         len(body),
     )
     if head.appends_crc:

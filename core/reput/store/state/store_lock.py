@@ -44,11 +44,13 @@ class Writer(msgspec.Struct, frozen=True):
     Attributes:
         start_time: the kernel's, in clock ticks.
         boot_id: of the machine's start that it ran, or runs, in; None: not known.
+        kernel: version of the kernel that it puts through; None: it goes the Python way.
     """
 
     pid: int
     start_time: int | None
     boot_id: str | None = None
+    kernel: str | None = None
 
 
 class LockState(NamedTuple):

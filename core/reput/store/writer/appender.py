@@ -18,11 +18,12 @@ from reput.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.shortages import tell_store_error
 from reput.store.log.page_cache_watch import PageCacheWatch
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus, check_topic
-from reput.store.record.message_encoder import encode_message, encode_run, with_further_offsets
+from reput.store.record.message_encoder import RecordHead, encode_message, encode_run, with_further_offsets
 from reput.store.record.multi_dispatch import QUEUE_OFFSETS_NAME
 from reput.store.record.record import decode_record
 from reput.store.state.closed_store import closed_store
 from reput.store.state.topic_deletions import TopicDeletion, last_deletions
+from reput.store.writer.kernel_puts import kernel_puts
 from reput.store.writer.message_preparer import MessagePreparer, Prepared
 from reput.store.writer.publisher import AppendedRecords, Publisher
 from reput.store.writer.put_statistics import PutStatistics
@@ -44,6 +45,7 @@ class Appender:
         store_timestamp: of the last record, ms.
         read_only_reason, disk_full_reason: why puts are refused: for good, or until the disk has room again.
         forked_from: in a forked child, the process that opened the store.
+        kernel: the compiled puts; None: all goes the Python way.
         deleted_at: topic → commit-log offset of its last deletion.
         on_delayed: called with the delay level and the deliver time (ms) of each delayed message, under the put lock.
     """
@@ -60,8 +62,12 @@ class Appender:
         self.deleted_at = last_deletions(self.topic_deletions.following(0))
         self.clock = store_files.clock
         self.monotonic = self.clock.monotonic
+        self.now_ms = self.clock.now_ms
         self.ordinal = store_files.ordinal
         self.store_timestamp = store_files.store_timestamp
+        # Fields 8 to 14 of records with this head and the newest store time, which many single puts share.
+        self.origin = b""
+        self.origin_head: RecordHead | None = None
         self.sync_flush = settings.flush_disk_type == "SYNC_FLUSH"
         self.multi_dispatch = settings.enable_multi_dispatch
         self.publisher = Publisher()
@@ -74,6 +80,8 @@ class Appender:
             self.put_lock, self.commit_log, self.clock, settings.os_page_cache_busy_time_out_mills
         )
         self.put_statistics = PutStatistics(self.monotonic, lambda: self.ordinal, tells_all=self.sync_flush)
+        # Hooks get each message, so a subclass goes the Python way.
+        self.kernel = kernel_puts(self, self.commit_log, self.clock) if type(self) is Appender else None
 
     # One message.
 
@@ -86,6 +94,10 @@ class Appender:
             StoreFull: the disk has no space.
             StoreReadOnly, StoreClosed: the store refuses messages.
         """
+        if self.kernel is not None:
+            result: PutMessageResult | None = self.kernel.put(message)
+            if result is not None:
+                return result
         called = self.monotonic()
         if self.put_lock.locked() and self.page_cache.is_stuck():
             raise self.busy_refusal()
@@ -97,11 +109,14 @@ class Appender:
                 prepared = self.with_further_offsets(prepared)
             topic, queue_id, record_size = prepared.topic, prepared.queue_id, prepared.record_size
             commit_log = self.commit_log
-            before = commit_log.appended
-            begin = commit_log.room(record_size)
-            timestamp = self.now()
+            begin = before = commit_log.appended
+            if begin + record_size > commit_log.safe_until:
+                begin = commit_log.room(record_size)
+            timestamp = self.now_ms()
+            if timestamp != self.store_timestamp or prepared.head is not self.origin_head:
+                timestamp = self.begin_millisecond(timestamp, prepared.head)
             queue_offset = topic.offsets.get(queue_id, 0)
-            record, row = encode_message(prepared, queue_offset, begin, timestamp)
+            record, row = encode_message(prepared, queue_offset, begin, timestamp, self.origin)
             end = commit_log.append(record)
             topic.offsets[queue_id] = queue_offset + 1
             topic.put_size += record_size
@@ -131,6 +146,10 @@ class Appender:
         Raises:
             As `append`; if the disk is full in the middle, the messages before are stored and the error says how many.
         """
+        if self.kernel is not None and type(messages) is list:
+            results = self.kernel.put_batch(messages)
+            if results is not None:
+                return results
         self.refuse_when_stuck()
         return self.append_prepared_batch([self.prepare(message) for message in messages])
 
@@ -285,12 +304,19 @@ class Appender:
 
     # Other operations under the put lock.
 
+    def begin_millisecond(self, timestamp: int, head: RecordHead) -> int:
+        """Return the store time of the next record, and keep what all records of *head* have in this millisecond."""
+        # None meanwhile: Ctrl-C must not leave the origin of another time in use.
+        self.origin_head = None
+        timestamp = self.store_timestamp = max(timestamp, self.store_timestamp)
+        self.origin = head.origin(timestamp)
+        self.origin_head = head
+        return timestamp
+
     def now(self) -> int:
         """Return the store time of the next record, which never goes back within a log. Under the put lock."""
-        timestamp = self.clock.now_ms()
-        if timestamp < self.store_timestamp:
-            return self.store_timestamp
-        self.store_timestamp = timestamp
+        self.origin_head = None
+        timestamp = self.store_timestamp = max(self.now_ms(), self.store_timestamp)
         return timestamp
 
     def peek(self, commit_log_offset: int) -> Record | None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
+from reput.kernel import kernel_version
 from reput.settings import Settings, require_recorded
 from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.disk.files import Clock, Files
@@ -305,7 +306,8 @@ class StoreFiles:
             self.files.remove(draft)
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
         self.files.replace(self.own / "epochs", self.epochs.seal())
-        writer = Writer(os.getpid(), process_start_time(os.getpid()), self.clock.boot_id())
+        pid = os.getpid()
+        writer = Writer(pid, process_start_time(pid), self.clock.boot_id(), kernel_version())
         self.files.replace(self.own / "writer.json", msgspec.json.encode(writer))
         # A checkpoint's times of the views do not hold while the views change: after a crash RocketMQ has to build them
         # from the log, and must not trust what was built up to some time.

@@ -17,7 +17,8 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
-from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, ParquetFile, PartitionWriters
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, PartitionWriters
 from reput_plugins.spark_export.typed.body_decoders import ResolvedTable, make_decoder
 from reput_plugins.spark_export.typed.column_types import conform
 from reput_plugins.spark_export.typed.decoding import Decoded

@@ -27,6 +27,7 @@ INFER = "infer"
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 TAGS = re.compile(r"\s*[^|\s]+(\s*\|\|\s*[^|\s]+)*\s*")
+PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DATE_COLUMN = "_date"
 
 # Without these a table could not be continued: they name the record, and are the marks of the log.
@@ -109,6 +110,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.refuse("delimiter", self.delimiter, "One character.")
         if self.tags is not None and not TAGS.fullmatch(self.tags):
             self.refuse("tags", self.tags, 'Write tags = "paid || shipped".')
+        if self.prefix is not None and not PREFIX.fullmatch(self.prefix):
+            self.refuse("prefix", self.prefix, "Letters, digits and '_'.")
         for name in self.columns:
             if name not in LOG_COLUMNS:
                 self.refuse("columns", name, f"The log has: {', '.join(LOG_COLUMNS)}.")

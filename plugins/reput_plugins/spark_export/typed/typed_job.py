@@ -22,6 +22,7 @@ from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_continuation import continue_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
+from reput_plugins.spark_export.lakes.opening import find_table, open_table
 from reput_plugins.spark_export.typed.body_decoders import ResolvedTable
 from reput_plugins.spark_export.typed.schema_resolution import resolve
 from reput_plugins.spark_export.typed.table_files import DEAD_SCHEMA, TablePlan, log_fields
@@ -68,7 +69,7 @@ class OpenTable:
 
         A crash between the two commits of a range leaves them so. The range is decoded again, maybe by another schema.
         """
-        table, dead = self.rows.location.open(), self.dead.location.open()
+        table, dead = find_table(self.rows.location), find_table(self.dead.location)
         self.end = None if table is None else self.rows.committed(table)
         dead_end = None if dead is None else self.dead.committed(dead)
         if dead is not None and dead_end is not None and dead_end > (self.end or 0):
@@ -79,13 +80,13 @@ class OpenTable:
 
     def create(self, log: LogTable, begin: int, until: int) -> None:
         """Make table and dead letters if there are none, and add columns that the schema has in addition."""
-        table = self.rows.location.open()
-        kept = None if table is None else pa.schema(table.schema().to_arrow())
+        table = find_table(self.rows.location)
+        kept = None if table is None else table.schema()
         self.resolved = resolve(self.spec, kept, log, begin, until)
         topics = self.spec.all_topics
         self.dead.create(DEAD_SCHEMA, topics)
         made = self.rows.create(pa.schema([*self.resolved.schema, *log_fields(self.spec)]), topics)
-        columns = pa.schema(made.schema().to_arrow())
+        columns = made.schema()
         self.plan = TablePlan(
             self.resolved,
             self.rows.location,
@@ -147,7 +148,7 @@ class OpenTables:
         Raises:
             DispatcherError: the table does not show it.
         """
-        added = lake.last_commit(lake.location.table(), end)
+        added = lake.last_commit(open_table(lake.location), end)
         if added is None:
             raise DispatcherError(f"the lake lacks written rows: lake={lake.location.address} until={end}")
         return added
@@ -175,7 +176,7 @@ def report_of(table: OpenTable) -> TableReport:
         sum(commit.records for commit in dead),
         sum(commit.files for commit in (*rows, *dead)),
         sum(commit.bytes for commit in (*rows, *dead)),
-        table.rows.location.table().version(),
+        open_table(table.rows.location).version(),
     )
 
 
@@ -199,7 +200,7 @@ def open_tables(
     """
     specs = load_tables(tables)
     folder = LakeLocation.of(lake, storage_options)
-    if folder.open() is not None:
+    if find_table(folder) is not None:
         raise ConfigError(
             f"the lake is itself a table, of the whole log: lake={folder.address}",
             "Name a separate folder for typed tables.",
@@ -208,7 +209,7 @@ def open_tables(
     log = LogTable(store, options)
     opened = []
     for spec in specs:
-        if inside(folder, spec.name).open() is None:
+        if find_table(inside(folder, spec.name)) is None:
             # An existing table continues without a topic that was deleted in the meantime.
             require_topics(log, spec.all_topics)
         lakes = [

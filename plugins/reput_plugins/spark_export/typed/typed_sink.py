@@ -17,12 +17,13 @@ import pyarrow as pa
 from reput.store.log.segments import Segments
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.lake import Commit, lake_errors
+from reput_plugins.spark_export.lake import Commit
 from reput_plugins.spark_export.lake_continuation import MakeLake, lake_of_store
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lake_sink import Batches, contiguous, remove_unnamed
-from reput_plugins.spark_export.parquet_files import ParquetFile
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.typed.table_files import TablePlan, log_columns, write_tables
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
 from reput_plugins.spark_export.typed.typed_lake import TypedLake
@@ -113,7 +114,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
         try:
             with lake_errors(location.address):
                 added = lake.commit(
-                    pa.schema(location.table().schema().to_arrow()),
+                    open_table(location).schema(),
                     *bounds,
                     files,
                     damage=damage,

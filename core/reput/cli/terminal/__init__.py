@@ -1,0 +1,1 @@
+"""What every verb takes from a terminal and gives to it."""

@@ -1,0 +1,191 @@
+"""`reput serve`: a store on the network, as a RocketMQ broker with a name server beside it."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from reput.cli.terminal.options import ConfigOption, SetOption, StoreArgument, refuse_address, settings_of
+from reput.errors import BrokerError, ConfigError
+
+__all__ = ["EXAMPLE", "serve"]
+
+EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
+BACKLOG = 1024
+
+
+class TlsMode(enum.Enum):
+    """Which connections are encrypted."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+FAST_PORT_DISTANCE = 2
+NAME_SERVER_LISTEN = "127.0.0.1:9876"
+
+
+def serve(
+    store: StoreArgument,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="H:P", help="Where clients connect; P 0: any free port. [127.0.0.1:10911]"),
+    ] = None,
+    name_server: Annotated[
+        str | None,
+        typer.Option(
+            "--name-server",
+            metavar="H:P|none",
+            help="Name servers to register with, separated by semicolons, instead of one beside the broker; or none.",
+        ),
+    ] = None,
+    name_server_listen: Annotated[
+        str,
+        typer.Option("--name-server-listen", metavar="H:P", help="Where the name server beside the broker listens."),
+    ] = NAME_SERVER_LISTEN,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without authentication.")
+    ] = False,
+    tls: Annotated[
+        TlsMode | None,
+        typer.Option(
+            "--tls",
+            metavar="MODE",
+            help="disabled, permissive (plain connections as well) or enforcing. [permissive with --tls-cert]",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate of the broker, PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
+    acl: Annotated[
+        Path | None,
+        typer.Option("--acl", metavar="FILE", help="Accounts that clients need: a plain_acl.yml of RocketMQ 4."),
+    ] = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+) -> NoReturn:
+    """Serve a store on the network until SIGTERM or Ctrl-C. RocketMQ's clients and tools connect to it unchanged.
+
+    One line on stdout says when clients can connect. A broker that dies is started again.
+    """
+    from reput.broker.keeper import become_keeper
+    from reput.broker.serve_options import ServeOptions
+
+    refuse_address(store)
+    assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
+    settings = settings_of(store, config, assignments).settings
+    insecure = insecure or settings.has_accounts
+    host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
+    named = settings.namesrv_addr if name_server is None else name_server
+    servers = [] if named == "none" else split_addresses(named)
+    for server in servers:
+        split_address("--name-server", server)
+    listeners = [bound("--listen", host, port, insecure)]
+    if port > FAST_PORT_DISTANCE:
+        # Clients with the VIP channel send there.
+        listeners.append(bound("--listen", host, port - FAST_PORT_DISTANCE, insecure))
+    port = listeners[0].getsockname()[1]
+    advertised = settings.broker_ip1 if listen is None else advertised_address(host, settings.broker_ip1)
+    names = None
+    if not named:
+        name_host, name_port = split_address("--name-server-listen", name_server_listen)
+        listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
+        names = address_text(name_host, listeners[-1].getsockname()[1])
+    given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
+    options = ServeOptions(
+        store=os.fspath(store.absolute()),
+        config=None if config is None else os.fspath(config.absolute()),
+        assignments=assignments,
+        given=given,
+        listeners=[listener.fileno() for listener in listeners],
+        broker=address_text(advertised, port),
+        name_server=names,
+        name_servers=servers,
+    )
+
+    become_keeper(options, listeners)
+
+
+def protection_of(tls: TlsMode | None, cert: Path | None, key: Path | None, acl: Path | None) -> list[str]:
+    """Return the settings that the options of encryption and accounts stand for, as assignments."""
+    given = [] if tls is None else [f"tls_server_mode={tls.value}"]
+    for name, path in (("tls_server_cert_path", cert), ("tls_server_key_path", key), ("acl_file", acl)):
+        if path is not None:
+            given.append(f"{name}={os.fspath(path.absolute())}")
+    return given if acl is None else [*given, "acl_enable=true"]
+
+
+def split_addresses(text: str) -> list[str]:
+    """Return the addresses of ``host:port;host:port``."""
+    return [address.strip() for address in text.replace(",", ";").split(";") if address.strip()]
+
+
+def split_address(option: str, text: str) -> tuple[str, int]:
+    """Return host and port.
+
+    Raises:
+        ConfigError: the text is no address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise ConfigError(f"an address has the form HOST:PORT: {option}={text}")
+    return host.strip("[]"), int(port)
+
+
+def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        ConfigError: the address is not of this machine alone, and nothing protects the broker.
+        BrokerError: it cannot be bound.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise BrokerError(f"the address is none of this machine's: {option}={host}:{port} reason={error}") from None
+    if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
+        raise ConfigError(
+            f"anybody could read and write the store from there: {option}={host}:{port}",
+            "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted.",
+        )
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise BrokerError(
+            f"the address cannot be listened on: {option}={host}:{port} reason={error.strerror}",
+            "Stop what listens there, or choose another port; port 0 takes any free one.",
+        ) from None
+    return listener
+
+
+def advertised_address(host: str, configured: str) -> str:
+    """Return the IP address that clients are told, for a broker that listens on *host*."""
+    address = ipaddress.ip_address(socket.gethostbyname(host) if ":" not in host else host)
+    if not address.is_unspecified:
+        return str(address)
+    if not ipaddress.ip_address(configured).is_loopback:
+        return configured
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # No packet is sent: the system only says which of its addresses it would use.
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return configured
+
+
+def address_text(host: str, port: int) -> str:
+    """Return ``host:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

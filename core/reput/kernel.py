@@ -1,0 +1,122 @@
+"""The kernel: the compiled way of what costs a put most, if the distribution ``reput-kernel`` is installed.
+
+``REPUT_KERNEL`` in the environment decides, once in each process:
+
+    auto        use the kernel if it is installed and fits; the default
+    off         use Python alone
+    require     use the kernel; without it, opening a store raises `ConfigError`
+
+The two sides must agree on `PROTOCOL`: the names of the attributes that the kernel reads, and what its functions take
+and return. What goes the compiled way gives the same bytes and results as the Python way, and whatever is not plain
+still goes the Python way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+from reput.errors import ConfigError
+
+__all__ = [
+    "ADVICE",
+    "NOT_INSTALLED",
+    "PROTOCOL",
+    "VARIABLE",
+    "Kernel",
+    "KernelPuts",
+    "found_kernel",
+    "kernel",
+    "kernel_version",
+]
+
+# The variable of the environment.
+VARIABLE = "REPUT_KERNEL"
+MODES = ("auto", "off", "require")
+# Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
+PROTOCOL = 1
+NOT_INSTALLED = "reput-kernel is not installed"
+ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=auto to go on without it."
+
+
+class KernelPuts(Protocol):
+    """The compiled puts of one appender. Each returns None, with nothing changed, for what goes the Python way."""
+
+    def put(self, message: object) -> Any:
+        """Put one message and return its result."""
+
+    def put_batch(self, messages: list[Any]) -> list[Any] | None:
+        """Put messages as one run and return their results."""
+
+    def put_sent_batch(
+        self, topic: str, queue_id: int, body: bytes, head: object, of_batch: bytes, added: bytes
+    ) -> list[Any] | None:
+        """Put the messages of a batch that a client sent, as one run, and return their results."""
+
+
+class Kernel(Protocol):
+    """The module ``reput_kernel``."""
+
+    PROTOCOL: int
+    __version__: str
+    KernelPuts: Callable[..., KernelPuts]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many messages of this process the kernel has taken, by the way they came."""
+
+    def message_ids(self, results: Sequence[Any]) -> str:
+        """Return the ids of these results, joined by commas."""
+
+
+def kernel() -> Kernel | None:
+    """Return the kernel; None: this process goes the Python way.
+
+    Raises:
+        ConfigError: REPUT_KERNEL asks for a kernel that cannot be used, or has another value than it may have.
+    """
+    mode = os.environ.get(VARIABLE) or "auto"
+    if mode not in MODES:
+        raise ConfigError(
+            f"the variable of the environment has an unknown value: {VARIABLE}={mode!r}",
+            f"Use one of {', '.join(MODES)}.",
+        )
+    if mode == "off":
+        return None
+    found, reason = found_kernel()
+    if found is None and mode == "require":
+        raise ConfigError(f"the kernel cannot be used: {reason} {VARIABLE}={mode}", ADVICE)
+    return found
+
+
+def kernel_version() -> str | None:
+    """Return the version of the kernel that this process uses; None: it goes the Python way.
+
+    Raises:
+        ConfigError: as `kernel`.
+    """
+    found = kernel()
+    return None if found is None else found.__version__
+
+
+@cache
+def found_kernel() -> tuple[Kernel | None, str]:
+    """Return the installed kernel, or None and why it cannot be used."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None, f"it needs an interpreter with the global lock: python={sys.version.split()[0]} free-threaded"
+    try:
+        # Untyped: it may not be there.
+        module: Any = importlib.import_module("reput_kernel")
+    except ModuleNotFoundError:
+        return None, NOT_INSTALLED
+    except ImportError as error:
+        # Among others: a second interpreter of one process, which PyO3 refuses.
+        return None, f"reput-kernel cannot be loaded: error={error}"
+    protocol = getattr(module, "PROTOCOL", None)
+    if protocol != PROTOCOL:
+        return None, f"reput-kernel is of another version: protocol={protocol} wanted={PROTOCOL}"
+    return module, ""

@@ -1,0 +1,35 @@
+//! How many messages went this way, for tests and for whoever asks whether the kernel is in use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What a message came by.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// `put`.
+    Put,
+    /// `put_batch`.
+    PutBatch,
+    /// A batch from a client.
+    SentBatch,
+}
+
+const NAMES: [&str; 3] = ["put", "put_batch", "sent_batch"];
+static COUNTS: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Count *messages* that went this way.
+pub fn count(way: Way, messages: usize) {
+    COUNTS[way as usize].fetch_add(messages as u64, Ordering::Relaxed);
+}
+
+/// Return how many messages of this process the kernel has taken, by the way they came.
+#[pyfunction]
+pub fn counts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let counts = PyDict::new(py);
+    for (name, count) in NAMES.iter().zip(&COUNTS) {
+        counts.set_item(name, count.load(Ordering::Relaxed))?;
+    }
+    Ok(counts)
+}

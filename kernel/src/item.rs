@@ -1,0 +1,47 @@
+//! Item: what is stored of one message, whoever sent it.
+
+use std::sync::Arc;
+
+use crate::known::KnownTopic;
+
+/// The queue of a message.
+#[derive(Clone, Copy)]
+pub enum Queue {
+    /// The one with this id.
+    Id(i32),
+    /// The next in turn of so many.
+    Turn(i64),
+}
+
+/// What is stored of one message, but for its place and time.
+pub struct Item<'a> {
+    /// Its topic.
+    pub topic: Arc<KnownTopic>,
+    /// Its queue.
+    pub queue: Queue,
+    /// The user's own number.
+    pub flag: i32,
+    /// Any bytes.
+    pub body: &'a [u8],
+    /// The properties string, in pieces.
+    pub properties: [&'a [u8]; 4],
+    /// For the row.
+    pub uniq_key: Option<&'a [u8]>,
+    /// For the row.
+    pub keys: &'a [u8],
+    /// As the row has it: -1: the message has none.
+    pub keys_size: i16,
+    /// The row's texts contain the properties.
+    pub carries_properties: bool,
+    /// For the row.
+    pub tags: &'a [u8],
+    /// For the row.
+    pub tags_code: i64,
+}
+
+impl Item<'_> {
+    /// Bytes of all properties.
+    pub fn properties_size(&self) -> usize {
+        self.properties.iter().map(|piece| piece.len()).sum()
+    }
+}

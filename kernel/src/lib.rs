@@ -1,0 +1,56 @@
+//! reput's kernel: the compiled way of what a put costs most, on the boundary of the encoder and the record layout.
+//!
+//! `reput/kernel.py` decides whether it is used. Each function returns None for what is not plain; that goes the
+//! Python way, so there is one store, with one set of errors.
+
+mod counters;
+mod item;
+mod known;
+mod memory;
+mod message;
+mod puts;
+mod record;
+mod sent;
+
+use pyo3::prelude::*;
+
+/// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
+const PROTOCOL: u32 = 1;
+
+/// The compiled way of reput's puts.
+#[pymodule]
+fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("PROTOCOL", PROTOCOL)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<puts::KernelPuts>()?;
+    module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
+    module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
+}
+
+mod ids {
+    //! Ids of stored messages.
+
+    use pyo3::intern;
+    use pyo3::prelude::*;
+    use pyo3::types::{PyBytes, PyList};
+    use std::fmt::Write;
+
+    /// Return the ids of these results, joined by commas: address and place, upper-case hex.
+    #[pyfunction]
+    pub fn message_ids(results: &Bound<'_, PyList>) -> PyResult<String> {
+        let py = results.py();
+        let mut ids = String::with_capacity(results.len() * 33);
+        for result in results.iter() {
+            if !ids.is_empty() {
+                ids.push(',');
+            }
+            let host = result.getattr(intern!(py, "store_host"))?;
+            for byte in host.cast::<PyBytes>()?.as_bytes() {
+                write!(ids, "{byte:02X}").expect("memory takes it");
+            }
+            let offset: i64 = result.getattr(intern!(py, "commit_log_offset"))?.extract()?;
+            write!(ids, "{offset:016X}").expect("memory takes it");
+        }
+        Ok(ids)
+    }
+}

@@ -1,0 +1,165 @@
+//! Plain messages of the program: no more than keys, and a topic and tags that the writer has met.
+//!
+//! The rules are those of the short way in `MessagePreparer.prepare`. A message that breaks a limit is not plain, so
+//! that Python says what is wrong with it.
+
+use std::sync::Arc;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
+
+use crate::item::{Item, Queue};
+use crate::known::{KnownTags, KnownTopic};
+
+/// Characters of all keys; longer ones are checked in Python.
+const PLAIN_KEYS_MAX: usize = 4096;
+const KEYS_BEGIN: &[u8] = b"KEYS\x01";
+const KEYS_END: &[u8] = b"\x02";
+
+/// The keys of a message, as they are stored.
+enum Keys<'py> {
+    None,
+    One(Bound<'py, PyString>),
+    Joined(String),
+}
+
+/// A plain message, read off its Python object.
+pub struct PlainMessage<'py> {
+    topic: Arc<KnownTopic>,
+    queue: Queue,
+    flag: i32,
+    body: Bound<'py, PyBytes>,
+    keys: Keys<'py>,
+    tags: Arc<KnownTags>,
+}
+
+/// Return the number that *object* is if it is an `int`, and no subclass, of 32 bits.
+fn plain_int(object: &Bound<'_, PyAny>) -> Option<i32> {
+    if object.is_exact_instance_of::<PyInt>() { object.extract().ok() } else { None }
+}
+
+impl<'py> PlainMessage<'py> {
+    /// Read *message*, an exact `Message`; `None`: it is not plain.
+    pub fn read(
+        message: &Bound<'py, PyAny>,
+        topic_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTopic>>>,
+        tags_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTags>>>,
+    ) -> PyResult<Option<PlainMessage<'py>>> {
+        let py = message.py();
+        if !message.getattr(intern!(py, "properties"))?.is_none()
+            || plain_int(&message.getattr(intern!(py, "delay_level"))?) != Some(0)
+            || !message.getattr(intern!(py, "sharding_key"))?.is_none()
+        {
+            return Ok(None);
+        }
+        let Some(flag) = plain_int(&message.getattr(intern!(py, "flag"))?) else { return Ok(None) };
+        let Ok(body) = message.getattr(intern!(py, "body"))?.cast_into_exact::<PyBytes>() else { return Ok(None) };
+        let Some(topic) = topic_of(&message.getattr(intern!(py, "topic"))?)? else { return Ok(None) };
+        let Some(tags) = tags_of(&message.getattr(intern!(py, "tags"))?)? else { return Ok(None) };
+        let queue_id = message.getattr(intern!(py, "queue_id"))?;
+        let queue = if queue_id.is_none() {
+            match topic.object.bind(py).getattr(intern!(py, "write_queue_nums"))?.extract::<i64>()? {
+                // Not looked up yet.
+                ..=0 => return Ok(None),
+                1 => Queue::Id(0),
+                nums => Queue::Turn(nums),
+            }
+        } else {
+            match plain_int(&queue_id) {
+                Some(queue_id @ 0..) => Queue::Id(queue_id),
+                _ => return Ok(None),
+            }
+        };
+        let Some(keys) = Keys::read(message.getattr(intern!(py, "keys"))?)? else { return Ok(None) };
+        Ok(Some(PlainMessage { topic, queue, flag, body, keys, tags }))
+    }
+
+    /// Return what is stored of the message; `None`: it is too long.
+    pub fn item(&self, py: Python<'py>, body_size_max: usize) -> PyResult<Option<Item<'_>>> {
+        let body = self.body.as_bytes();
+        let data = self.tags.data.bind(py).as_bytes();
+        let (keys, keys_size, properties) = match &self.keys {
+            Keys::None => (&b""[..], if data.is_empty() { 0 } else { -1 }, [data, b"", b"", b""]),
+            keys => {
+                let keys = keys.text()?.as_bytes();
+                // Bounded by `PLAIN_KEYS_MAX`, four bytes a character.
+                (keys, keys.len() as i16, [KEYS_BEGIN, keys, KEYS_END, data])
+            }
+        };
+        if body.len() > body_size_max {
+            return Ok(None);
+        }
+        Ok(Some(Item {
+            topic: Arc::clone(&self.topic),
+            queue: self.queue,
+            flag: self.flag,
+            body,
+            properties,
+            uniq_key: None,
+            keys,
+            keys_size,
+            carries_properties: false,
+            tags: self.tags.text.bind(py).as_bytes(),
+            tags_code: self.tags.code,
+        }))
+    }
+}
+
+impl<'py> Keys<'py> {
+    /// Read the keys of a message; `None`: they are not plain.
+    fn read(keys: Bound<'py, PyAny>) -> PyResult<Option<Keys<'py>>> {
+        if keys.is_none() {
+            return Ok(Some(Keys::None));
+        }
+        let keys = match keys.cast_into_exact::<PyString>() {
+            Ok(text) => return if is_plain(&text)? { Ok(Some(Keys::One(text))) } else { Ok(None) },
+            Err(error) => error.into_inner(),
+        };
+        let several: Vec<Bound<'py, PyAny>> = if let Ok(list) = keys.cast_exact::<PyList>() {
+            if list.len() == 1 { vec![list.get_item(0)?] } else { list.iter().collect() }
+        } else if let Ok(tuple) = keys.cast_exact::<PyTuple>() {
+            tuple.iter().collect()
+        } else {
+            return Ok(None);
+        };
+        let mut texts = Vec::with_capacity(several.len());
+        for key in several {
+            let Ok(text) = key.cast_into_exact::<PyString>() else { return Ok(None) };
+            // An error: it has a lone surrogate.
+            let Ok(key) = text.to_str() else { return Ok(None) };
+            // One with a blank would be stored as several keys, and is refused.
+            if key.contains(' ') || !(key.is_empty() || is_plain(&text)?) {
+                return Ok(None);
+            }
+            texts.push(text);
+        }
+        if texts.len() == 1 {
+            let text = texts.pop().expect("one is left");
+            return Ok(if text.to_str()?.is_empty() { None } else { Some(Keys::One(text)) });
+        }
+        let texts: Vec<&str> = texts.iter().map(|text| text.to_str()).collect::<PyResult<_>>()?;
+        let joined = texts.join(" ");
+        if joined.is_empty() || joined.chars().count() > PLAIN_KEYS_MAX {
+            return Ok(None);
+        }
+        Ok(Some(Keys::Joined(joined)))
+    }
+
+    fn text(&self) -> PyResult<&str> {
+        match self {
+            Keys::None => Ok(""),
+            Keys::One(text) => text.to_str(),
+            Keys::Joined(text) => Ok(text),
+        }
+    }
+}
+
+/// Tell whether *text* is printable, as Python has it, neither empty nor too long.
+fn is_plain(text: &Bound<'_, PyString>) -> PyResult<bool> {
+    let Ok(data) = text.to_str() else { return Ok(false) };
+    if data.is_ascii() {
+        return Ok((1..=PLAIN_KEYS_MAX).contains(&data.len()) && data.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+    }
+    Ok(data.chars().count() <= PLAIN_KEYS_MAX && text.call_method0(intern!(text.py(), "isprintable"))?.is_truthy()?)
+}

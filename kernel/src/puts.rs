@@ -1,0 +1,588 @@
+//! KernelPuts: puts that cannot fail, for one `Appender` of `reput/store/writer/appender.py`.
+//!
+//! The writer's state stays in its Python objects; here a put reads it, and moves it as a whole. Whatever is not plain -
+//! a refusal, a message that breaks a limit, a segment that is full, a lock that another thread holds - returns None
+//! before anything has changed, and goes the Python way, which knows every error.
+//!
+//! No Python code runs between the first byte that is written and the last position that moves, so neither Ctrl-C nor
+//! another thread meets a put half done.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList, PyTuple};
+
+use crate::counters::{Way, count};
+use crate::item::{Item, Queue};
+use crate::known::{KnownTable, KnownTags, KnownTopic};
+use crate::memory::LogMemory;
+use crate::message::PlainMessage;
+use crate::record::{Head, Header, Host, Numbers, ROW_SIZE, SIZE_WORD, TextSizes, row};
+use crate::sent::{added_properties, sent_items};
+
+/// Properties of a record: the size field is a signed short.
+const PROPERTIES_SIZE_MAX: usize = 32767;
+
+/// The puts of one writer.
+#[pyclass(frozen, module = "reput_kernel")]
+pub struct KernelPuts {
+    appender: Py<PyAny>,
+    commit_log: Py<PyAny>,
+    preparer: Py<PyAny>,
+    statistics: Py<PyAny>,
+    topics: Py<PyDict>,
+    acquire: Py<PyAny>,
+    release: Py<PyAny>,
+    message_type: Py<PyAny>,
+    result_type: Py<PyAny>,
+    records_type: Py<PyAny>,
+    store_error: Py<PyAny>,
+    put_ok: Py<PyAny>,
+    /// None: the system's own clock.
+    clock: Option<Py<PyAny>>,
+    head: Head,
+    body_size_max: usize,
+    record_size_max: usize,
+    known_topics: KnownTable<KnownTopic>,
+    known_tags: KnownTable<KnownTags>,
+}
+
+/// When a put was called.
+enum Called {
+    At(Instant),
+    Told(f64),
+}
+
+/// The put lock, held; released at the end, whatever happens.
+struct PutLock<'a, 'py> {
+    release: &'a Bound<'py, PyAny>,
+}
+
+impl Drop for PutLock<'_, '_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.release.call0() {
+            error.write_unraisable(self.release.py(), None);
+        }
+    }
+}
+
+/// What one put of one or several items has changed.
+struct Appended<'py> {
+    results: Vec<Bound<'py, PyAny>>,
+    records: Bound<'py, PyAny>,
+}
+
+/// A queue that a run touches.
+struct RunQueue {
+    topic: Arc<KnownTopic>,
+    queue_id: i32,
+    next_offset: i64,
+    size: i64,
+}
+
+#[pymethods]
+impl KernelPuts {
+    /// Serve *appender*, whose log is a mapping.
+    ///
+    /// The types are those that the Python way makes: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
+    /// of a result, and the error that a refusal of the disk is. *clock* is asked for the time, if it is not the
+    /// system's.
+    #[new]
+    fn new(
+        appender: &Bound<'_, PyAny>,
+        message_type: Py<PyAny>,
+        result_type: Py<PyAny>,
+        records_type: Py<PyAny>,
+        put_ok: Py<PyAny>,
+        store_error: Py<PyAny>,
+        clock: Option<Py<PyAny>>,
+    ) -> PyResult<KernelPuts> {
+        let preparer = appender.getattr("preparer")?;
+        let put_lock = appender.getattr("put_lock")?;
+        Ok(KernelPuts {
+            commit_log: appender.getattr("commit_log")?.unbind(),
+            statistics: appender.getattr("put_statistics")?.unbind(),
+            topics: preparer.getattr("topics")?.cast_into::<PyDict>()?.unbind(),
+            acquire: put_lock.getattr("acquire")?.unbind(),
+            release: put_lock.getattr("release")?.unbind(),
+            head: head_of(&preparer.getattr("head")?)?,
+            body_size_max: preparer.getattr("body_size_max")?.extract()?,
+            record_size_max: preparer.getattr("record_size_max")?.extract()?,
+            preparer: preparer.unbind(),
+            appender: appender.clone().unbind(),
+            message_type,
+            result_type,
+            records_type,
+            store_error,
+            put_ok,
+            clock,
+            known_topics: KnownTable::new(),
+            known_tags: KnownTable::new(),
+        })
+    }
+
+    /// Put one message and return its result; None: it goes the Python way.
+    fn put<'py>(&self, message: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = message.py();
+        let called = self.monotonic(py)?;
+        if !self.is_plain_writer(py)? {
+            return Ok(None);
+        }
+        let Some(plain) = self.plain(message)? else { return Ok(None) };
+        let Some(item) = plain.item(py, self.body_size_max)? else { return Ok(None) };
+        let Some(mut results) = self.append(py, &self.head, &[item], false)? else { return Ok(None) };
+        self.note(py, called, 1)?;
+        count(Way::Put, 1);
+        Ok(results.pop())
+    }
+
+    /// Put a list of messages, all or none, and return their results; None: they go the Python way.
+    fn put_batch<'py>(&self, messages: &Bound<'py, PyList>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let py = messages.py();
+        let called = self.monotonic(py)?;
+        if messages.is_empty() || !self.is_plain_writer(py)? {
+            return Ok(None);
+        }
+        let mut plain = Vec::with_capacity(messages.len());
+        for message in messages.iter() {
+            let Some(message) = self.plain(&message)? else { return Ok(None) };
+            plain.push(message);
+        }
+        let mut items = Vec::with_capacity(plain.len());
+        for message in &plain {
+            let Some(item) = message.item(py, self.body_size_max)? else { return Ok(None) };
+            items.push(item);
+        }
+        let Some(results) = self.append(py, &self.head, &items, true)? else { return Ok(None) };
+        self.note(py, called, results.len())?;
+        count(Way::PutBatch, results.len());
+        Ok(Some(results))
+    }
+
+    /// Put the messages of a batch that a client sent, all or none, and return their results; None: the Python way.
+    ///
+    /// *body* is the body of the request, *of_batch* the properties string of the batch, which every message gets, and
+    /// *added* that string with what a broker adds.
+    fn put_sent_batch<'py>(
+        &self,
+        topic: &Bound<'py, PyAny>,
+        queue_id: i32,
+        body: &Bound<'py, PyBytes>,
+        head: &Bound<'py, PyAny>,
+        of_batch: &[u8],
+        added: &[u8],
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let py = topic.py();
+        let called = self.monotonic(py)?;
+        let Some(topic) = self.topic(topic)? else { return Ok(None) };
+        let Some(of_batch) = added_properties(of_batch) else { return Ok(None) };
+        let carries: bool = self.preparer.bind(py).getattr(intern!(py, "needs_properties"))?.is_truthy()?;
+        let Some(items) = sent_items(body.as_bytes(), &topic, queue_id, &of_batch, added, carries) else {
+            return Ok(None);
+        };
+        if items.is_empty() || items.iter().any(|item| item.body.len() > self.body_size_max) {
+            return Ok(None);
+        }
+        let Some(results) = self.append(py, &head_of(head)?, &items, true)? else { return Ok(None) };
+        self.note(py, called, results.len())?;
+        count(Way::SentBatch, results.len());
+        Ok(Some(results))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for object in [
+            &self.appender,
+            &self.commit_log,
+            &self.preparer,
+            &self.statistics,
+            &self.acquire,
+            &self.release,
+            &self.message_type,
+            &self.result_type,
+            &self.records_type,
+            &self.store_error,
+            &self.put_ok,
+        ] {
+            visit.call(object)?;
+        }
+        if let Some(clock) = &self.clock {
+            visit.call(clock)?;
+        }
+        visit.call(&self.topics)
+    }
+}
+
+impl KernelPuts {
+    /// Tell whether the writer adds nothing to a message.
+    fn is_plain_writer(&self, py: Python<'_>) -> PyResult<bool> {
+        self.preparer.bind(py).getattr(intern!(py, "is_plain"))?.is_truthy()
+    }
+
+    /// Return the topic of this name; `None`: the writer has not met it.
+    fn topic(&self, name: &Bound<'_, PyAny>) -> PyResult<Option<Arc<KnownTopic>>> {
+        self.known_topics.get(name, |name| KnownTopic::find(self.topics.bind(name.py()), name))
+    }
+
+    /// Read a message of the program; `None`: it is not plain.
+    fn plain<'py>(&self, message: &Bound<'py, PyAny>) -> PyResult<Option<PlainMessage<'py>>> {
+        let py = message.py();
+        if !message.get_type().is(&self.message_type) {
+            return Ok(None);
+        }
+        PlainMessage::read(
+            message,
+            |topic| self.topic(topic),
+            |tags| {
+                self.known_tags.get(tags, |tags| {
+                    KnownTags::find(&self.preparer.bind(py).getattr(intern!(py, "known_tags"))?, tags)
+                })
+            },
+        )
+    }
+
+    /// Return when a put was called.
+    fn monotonic(&self, py: Python<'_>) -> PyResult<Called> {
+        if self.clock.is_none() { Ok(Called::At(Instant::now())) } else { Ok(Called::Told(self.told_monotonic(py)?)) }
+    }
+
+    /// Return what the appender's clock says, in seconds.
+    fn told_monotonic(&self, py: Python<'_>) -> PyResult<f64> {
+        self.appender.bind(py).call_method0(intern!(py, "monotonic"))?.extract()
+    }
+
+    /// Count a put that took long, as the Python way does.
+    fn note(&self, py: Python<'_>, called: Called, count: usize) -> PyResult<()> {
+        let taken = match called {
+            Called::At(called) => called.elapsed().as_secs_f64(),
+            Called::Told(called) => self.told_monotonic(py)? - called,
+        };
+        let statistics = self.statistics.bind(py);
+        if taken > statistics.getattr(intern!(py, "threshold"))?.extract::<f64>()? {
+            statistics.call_method1(intern!(py, "note"), (taken, count))?;
+        }
+        Ok(())
+    }
+
+    /// Append *items* as one run and publish them; `None`: nothing has changed, and they go the Python way.
+    ///
+    /// *is_batch*: the run as a whole is not larger than a record may be; else it is split, in Python.
+    fn append<'py>(
+        &self,
+        py: Python<'py>,
+        head: &Head,
+        items: &[Item<'_>],
+        is_batch: bool,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let mut size = 0;
+        for item in items {
+            if item.properties_size() > PROPERTIES_SIZE_MAX {
+                return Ok(None);
+            }
+            let record_size = self.record_size(py, head, item);
+            if record_size > self.record_size_max {
+                return Ok(None);
+            }
+            size += record_size;
+        }
+        if is_batch && size > self.record_size_max {
+            return Ok(None);
+        }
+        if !self.acquire.bind(py).call1((false,))?.is_truthy()? {
+            return Ok(None);
+        }
+        let release = self.release.bind(py);
+        let lock = PutLock { release };
+        let Some(appended) = self.append_run(py, head, items, size)? else { return Ok(None) };
+        // Python code: Ctrl-C may come here, as between the record and the publication of the Python way.
+        let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
+        publisher.call_method1(intern!(py, "publish"), (appended.records,))?;
+        drop(lock);
+        Ok(Some(appended.results))
+    }
+
+    fn record_size(&self, py: Python<'_>, head: &Head, item: &Item<'_>) -> usize {
+        head.size() + item.body.len() + item.topic.field.bind(py).as_bytes().len() + 2 + item.properties_size()
+    }
+
+    /// Write *items*, which take *size* bytes, and move the writer's positions; `None`: nothing has changed.
+    ///
+    /// Under the put lock.
+    fn append_run<'py>(
+        &self,
+        py: Python<'py>,
+        head: &Head,
+        items: &[Item<'_>],
+        size: usize,
+    ) -> PyResult<Option<Appended<'py>>> {
+        let appender = self.appender.bind(py);
+        let log = self.commit_log.bind(py);
+        if appender.getattr(intern!(py, "closed"))?.is_truthy()?
+            || !appender.getattr(intern!(py, "read_only_reason"))?.is_none()
+            || !appender.getattr(intern!(py, "disk_full_reason"))?.is_none()
+        {
+            return Ok(None);
+        }
+        let before = log.getattr(intern!(py, "appended"))?;
+        let begin: i64 = before.extract()?;
+        let end = begin + size as i64;
+        if end > log.getattr(intern!(py, "safe_until"))?.extract()? && !self.made_safe(log, end)? {
+            return Ok(None);
+        }
+        let at = (begin - log.getattr(intern!(py, "begin"))?.extract::<i64>()?) as usize;
+        let timestamp = self.next_timestamp(appender)?;
+        let mut queue_ids = Vec::with_capacity(items.len());
+        for item in items {
+            queue_ids.push(queue_id_of(py, item)?);
+        }
+
+        let memory = LogMemory::of(&log.getattr(intern!(py, "memory"))?)?;
+        if !memory.has(at, size) {
+            return Err(PyValueError::new_err(format!(
+                "the record does not fit its segment: record_size={size} position={at}"
+            )));
+        }
+        let mut run = Run::new(items.len());
+        let mut results = Vec::with_capacity(items.len());
+        let store_host = PyBytes::new(py, head.store_host.stored());
+        let time = PyInt::new(py, timestamp);
+        let mut size_word = [0; SIZE_WORD];
+        let mut record_at = at;
+        let mut offset = before.clone();
+        for (item, queue_id) in items.iter().zip(queue_ids) {
+            let index = run.queue_index(py, &item.topic, queue_id)?;
+            let queue = &mut run.queues[index];
+            let field = item.topic.field.bind(py).as_bytes();
+            let record_size = self.record_size(py, head, item);
+            let numbers = Numbers {
+                record_size: record_size as i32,
+                magic_code: item.topic.magic_code,
+                crc: crc32fast::hash(item.body) & 0x7FFF_FFFF,
+                queue_id,
+                flag: item.flag,
+                queue_offset: queue.next_offset,
+                commit_log_offset: begin + (record_at - at) as i64,
+                store_timestamp: timestamp,
+                body_size: item.body.len() as i32,
+            };
+            let header = Header::pack(head, &numbers);
+            if record_at == at {
+                size_word.copy_from_slice(&header.packed()[..SIZE_WORD]);
+                memory.write(at + SIZE_WORD, &header.packed()[SIZE_WORD..]);
+            } else {
+                memory.write(record_at, header.packed());
+            }
+            let properties_size = (item.properties_size() as i16).to_be_bytes();
+            let mut piece_at = record_at + header.packed().len();
+            for piece in [item.body, field, &properties_size].iter().chain(&item.properties) {
+                memory.write(piece_at, piece);
+                piece_at += piece.len();
+            }
+            debug_assert_eq!(piece_at, record_at + record_size);
+            record_at = piece_at;
+            run.add_row(head, item, &numbers, index as i32);
+            let record_end = (begin + (record_at - at) as i64).into_pyobject(py)?.into_any();
+            results.push(self.result_type.bind(py).call1((
+                &self.put_ok,
+                &offset,
+                &record_end,
+                numbers.record_size,
+                queue_id,
+                numbers.queue_offset,
+                &time,
+                &store_host,
+            ))?);
+            offset = record_end;
+            let queue = &mut run.queues[index];
+            queue.next_offset += 1;
+            queue.size += record_size as i64;
+        }
+
+        let ordinal = appender.getattr(intern!(py, "ordinal"))?.extract::<i64>()? + items.len() as i64;
+        let ordinal = ordinal.into_pyobject(py)?;
+        let records = self.records_type.bind(py).call1((
+            &before,
+            &offset,
+            &time,
+            &ordinal,
+            run.names(py)?,
+            PyBytes::new(py, &run.rows),
+            PyBytes::new(py, &run.texts),
+        ))?;
+        run.move_offsets(py)?;
+        // From here on nothing can fail: attributes that exist get other values.
+        memory.write_size_word(at, size_word);
+        drop(memory);
+        log.setattr(intern!(py, "appended"), &offset)?;
+        run.add_put_sizes(py)?;
+        appender.setattr(intern!(py, "ordinal"), ordinal)?;
+        Ok(Some(Appended { results, records }))
+    }
+
+    /// Have room up to *end* made in the present segment; false: it ends before, or the disk refused.
+    fn made_safe(&self, log: &Bound<'_, PyAny>, end: i64) -> PyResult<bool> {
+        let py = log.py();
+        if end > log.getattr(intern!(py, "limit"))?.extract()? {
+            return Ok(false);
+        }
+        match log.call_method1(intern!(py, "make_safe"), (end,)) {
+            Ok(_) => Ok(true),
+            // The Python way asks again, and raises it.
+            Err(error) if error.is_instance(py, self.store_error.bind(py)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Return the store time of the next record, which never goes back within a log.
+    fn next_timestamp(&self, appender: &Bound<'_, PyAny>) -> PyResult<i64> {
+        let py = appender.py();
+        let before: i64 = appender.getattr(intern!(py, "store_timestamp"))?.extract()?;
+        let now = match &self.clock {
+            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64),
+            Some(clock) => clock.bind(py).call_method0(intern!(py, "now_ms"))?.extract()?,
+        };
+        if now <= before {
+            return Ok(before);
+        }
+        // The origin that the Python way keeps is of the time before.
+        appender.setattr(intern!(py, "origin_head"), py.None())?;
+        appender.setattr(intern!(py, "store_timestamp"), now)?;
+        Ok(now)
+    }
+}
+
+/// Return the head of records, `RecordHead` of the encoder.
+fn head_of(head: &Bound<'_, PyAny>) -> PyResult<Head> {
+    let py = head.py();
+    let host = |name| -> PyResult<Host> {
+        let stored = head.getattr(name)?;
+        Host::new(stored.cast::<PyBytes>()?.as_bytes())
+            .ok_or_else(|| PyValueError::new_err("a host has neither 8 nor 20 bytes"))
+    };
+    Ok(Head {
+        sys_flag: head.getattr(intern!(py, "sys_flag"))?.extract()?,
+        born_timestamp: head.getattr(intern!(py, "born_timestamp"))?.extract()?,
+        born_host: host(intern!(py, "born_host"))?,
+        store_host: host(intern!(py, "store_host"))?,
+        reconsume_times: head.getattr(intern!(py, "reconsume_times"))?.extract()?,
+        prepared_transaction_offset: head.getattr(intern!(py, "prepared_transaction_offset"))?.extract()?,
+    })
+}
+
+/// Return the queue id of an item; a topic's queues take turns.
+fn queue_id_of(py: Python<'_>, item: &Item<'_>) -> PyResult<i32> {
+    match item.queue {
+        Queue::Id(queue_id) => Ok(queue_id),
+        Queue::Turn(nums) => {
+            let turns = item.topic.object.bind(py).getattr(intern!(py, "turns"))?.cast_into::<PyIterator>()?;
+            let turn = turns.into_iter().next().ok_or_else(|| PyValueError::new_err("a topic's turns have ended"))??;
+            Ok((turn.extract::<i64>()? % nums) as i32)
+        }
+    }
+}
+
+/// What is gathered of a run while its records are written.
+struct Run {
+    queues: Vec<RunQueue>,
+    latest: usize,
+    rows: Vec<u8>,
+    texts: Vec<u8>,
+}
+
+impl Run {
+    fn new(count: usize) -> Run {
+        Run { queues: Vec::with_capacity(1), latest: 0, rows: Vec::with_capacity(count * ROW_SIZE), texts: Vec::new() }
+    }
+
+    /// Return the number of a queue within the run.
+    fn queue_index(&mut self, py: Python<'_>, topic: &Arc<KnownTopic>, queue_id: i32) -> PyResult<usize> {
+        let is_it = |queue: &RunQueue| queue.queue_id == queue_id && queue.topic.object.is(&topic.object);
+        if self.queues.get(self.latest).is_some_and(is_it) {
+            return Ok(self.latest);
+        }
+        // Few queues: a batch has one or some.
+        if let Some(index) = self.queues.iter().position(is_it) {
+            self.latest = index;
+            return Ok(index);
+        }
+        let next_offset = match topic.offsets.bind(py).get_item(queue_id)? {
+            Some(next_offset) => next_offset.extract()?,
+            None => 0,
+        };
+        self.latest = self.queues.len();
+        self.queues.push(RunQueue { topic: Arc::clone(topic), queue_id, next_offset, size: 0 });
+        Ok(self.latest)
+    }
+
+    /// Add the row and the texts of a record.
+    fn add_row(&mut self, head: &Head, item: &Item<'_>, numbers: &Numbers, queue_index: i32) {
+        let before = self.texts.len();
+        self.texts.extend_from_slice(item.uniq_key.unwrap_or(b""));
+        self.texts.extend_from_slice(item.keys);
+        if item.carries_properties {
+            item.properties.iter().for_each(|piece| self.texts.extend_from_slice(piece));
+        }
+        self.texts.extend_from_slice(item.tags);
+        let sizes = TextSizes {
+            texts: (self.texts.len() - before) as i32,
+            uniq_key: item.uniq_key.map_or(-1, |uniq_key| uniq_key.len() as i16),
+            keys: item.keys_size,
+            properties: if item.carries_properties { item.properties_size() as i16 } else { -1 },
+        };
+        self.rows.extend_from_slice(&row(head, numbers, item.tags_code, queue_index, &sizes));
+    }
+
+    /// Return (topic, queue id) of each queue, as a publisher gets them.
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let [queue] = &self.queues[..] {
+            // One list serves all puts to a queue: publishers compare them.
+            let queues = queue.topic.queues.bind(py);
+            if let Some(names) = queues.get_item(queue.queue_id)? {
+                return Ok(names);
+            }
+            let names = PyList::new(py, [self.name(py, queue)?])?;
+            queues.set_item(queue.queue_id, &names)?;
+            return Ok(names.into_any());
+        }
+        let names = self.queues.iter().map(|queue| self.name(py, queue)).collect::<PyResult<Vec<_>>>()?;
+        Ok(PyList::new(py, names)?.into_any())
+    }
+
+    fn name<'py>(&self, py: Python<'py>, queue: &RunQueue) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, [queue.topic.name.bind(py).clone(), queue.queue_id.into_pyobject(py)?.into_any()])
+    }
+
+    /// Move the next queue offsets behind the run; all or none.
+    fn move_offsets(&self, py: Python<'_>) -> PyResult<()> {
+        for (number, queue) in self.queues.iter().enumerate() {
+            if let Err(error) = queue.topic.offsets.bind(py).set_item(queue.queue_id, queue.next_offset) {
+                // Want of memory: the offsets before are taken back. Their entries exist, so that succeeds.
+                for moved in &self.queues[..number] {
+                    let count = self.row_count(moved);
+                    moved.topic.offsets.bind(py).set_item(moved.queue_id, moved.next_offset - count)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Return how many records of the run are in *queue*.
+    fn row_count(&self, queue: &RunQueue) -> i64 {
+        let index = self.queues.iter().position(|other| std::ptr::eq(other, queue)).unwrap_or(0) as i32;
+        self.rows.chunks(ROW_SIZE).filter(|row| row[44..48] == index.to_le_bytes()).count() as i64
+    }
+
+    /// Add the bytes of the records to those of their topics.
+    fn add_put_sizes(&self, py: Python<'_>) -> PyResult<()> {
+        for queue in &self.queues {
+            let topic = queue.topic.object.bind(py);
+            let put_size = topic.getattr(intern!(py, "put_size"))?.extract::<i64>()? + queue.size;
+            topic.setattr(intern!(py, "put_size"), put_size)?;
+        }
+        Ok(())
+    }
+}

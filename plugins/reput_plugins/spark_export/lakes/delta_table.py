@@ -1,0 +1,318 @@
+"""DeltaTable of a lake: a table of Delta Lake, committed by ``deltalake``, without a JVM.
+
+A recorded number is Delta's ``txn`` action (application id, version), a transaction's info lies in ``commitInfo``. The
+Delta library looks up one application id at a time; to list all, this module reads the table's log: its last checkpoint
+and the transactions after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, WriterProperties, write_deltalake
+from deltalake import Transaction as DeltaTransaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from reput.errors import DispatcherError
+from reput.store.disk.files import Files
+from reput_plugins.spark_export.lake_location import LAKE_ADVICE, one_line
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, ParquetFile, TableTransaction, TransactionData
+from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
+
+if TYPE_CHECKING:
+    from reput_plugins.spark_export.lake_location import LakeLocation
+
+__all__ = ["DeltaLakeTable", "create_delta_table", "open_delta_table"]
+
+LOG = "_delta_log"
+VERSION_DIGITS = 20
+TRANSACTION_LINE = re.compile(rb'\s*\{\s*"txn"')
+PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."
+REFUSED_COMMIT = "the lake refused a commit"
+
+
+def open_delta_table(location: LakeLocation) -> DeltaLakeTable | None:
+    """Return the table as it is now, None if there is none yet.
+
+    Raises:
+        DispatcherError: the object store does not answer or refuses access, or the table cannot be read.
+    """
+    try:
+        return DeltaLakeTable(location, DeltaTable(location.address, storage_options=location.storage_options))
+    except TableNotFoundError:
+        return None
+    except (OSError, DeltaError) as error:
+        raise DispatcherError(
+            f"the lake cannot be read: lake={location.address} error={one_line(error)}",
+            "Check its address, settings and permissions; the next run continues where the table ends.",
+        ) from None
+
+
+def create_delta_table(
+    location: LakeLocation, schema: pa.Schema, partition_columns: Sequence[str], properties: Mapping[str, str]
+) -> DeltaLakeTable:
+    """Create an empty table, or return the one that another process has just created.
+
+    Raises:
+        DispatcherError: it cannot be created.
+    """
+    with refusals(location, "the lake cannot be created"):
+        table = DeltaTable.create(
+            location.address,
+            schema,
+            mode="ignore",
+            partition_by=list(partition_columns),
+            configuration=dict(properties),
+            storage_options=location.storage_options,
+            raise_if_key_not_exists=False,
+        )
+    return DeltaLakeTable(location, table)
+
+
+class DeltaLakeTable:
+    """One version of a Delta table; see `LakeTable`."""
+
+    def __init__(self, location: LakeLocation, delta: DeltaTable) -> None:
+        self.location = location
+        self.delta = delta
+
+    def version(self) -> int:
+        """Return the table's version."""
+        return self.delta.version()
+
+    def update(self) -> None:
+        """Load the newest version."""
+        self.delta.update_incremental()
+
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+        return pa.schema(self.delta.schema().to_arrow())
+
+    def partition_columns(self) -> list[str]:
+        """Return the partition columns."""
+        return list(self.delta.metadata().partition_columns)
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the table's configuration."""
+        return self.delta.metadata().configuration
+
+    def recorded(self, name: str) -> int | None:
+        """Return the version of one application id."""
+        return self.delta.transaction_version(name)
+
+    def all_recorded(self) -> dict[str, int]:
+        """Return the version of each application id, as the table's log has them now."""
+        filesystem = self.location.filesystem()
+        names = sorted(info.base_name for info in filesystem.get_file_info(pyarrow.fs.FileSelector(LOG)))
+        checkpoints = [name for name in names if name.endswith(".parquet") and ".checkpoint" in name]
+        found: dict[str, int] = {}
+        checkpointed = max((version_of(name) for name in checkpoints), default=-1)
+        for name in checkpoints:
+            if version_of(name) == checkpointed:
+                rows = pq.read_table(f"{LOG}/{name}", columns=["txn"], filesystem=filesystem)["txn"].to_pylist()
+                found.update({row["appId"]: row["version"] for row in rows if row})
+        for name in names:
+            if name.endswith(".json") and name[:VERSION_DIGITS].isdigit() and version_of(name) > checkpointed:
+                found.update(transactions_in(filesystem, f"{LOG}/{name}"))
+        return found
+
+    def history(self, count: int | None = None) -> Iterator[TableTransaction]:
+        """Yield the newest transactions."""
+        for entry in self.delta.history(count):
+            yield TableTransaction(entry["version"], entry["timestamp"], entry)
+
+    def files(self) -> list[ParquetFile]:
+        """Return the files from the table's log."""
+        rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        return [file_of(row) for row in rows]
+
+    def dataset(self) -> ds.Dataset:
+        """Return the rows."""
+        return self.delta.to_pyarrow_dataset()
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add columns in a transaction of their own."""
+        fields = list(Schema.from_arrow(schema).fields)
+        with refusals(self.location, "the lake cannot be extended with columns", f" columns={','.join(schema.names)}"):
+            self.delta.alter.add_columns(fields)
+        self.force_commits()
+        self.update()
+
+    def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
+        """Add files in one transaction."""
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=file.path,
+                size=file.size,
+                partition_values=file.partition,
+                modification_time=file.written_ms,
+                data_change=True,
+                stats=json.dumps(statistics(file)),
+            )
+            for file in files
+        ]
+        with refusals(self.location, REFUSED_COMMIT):
+            self.delta.create_write_transaction(
+                actions, "append", schema, self.partition_columns(), commit_properties=properties_of(transaction)
+            )
+        self.force_commits()
+
+    def delete_rows(
+        self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
+    ) -> None:
+        """Delete rows; files that keep some of theirs are written anew."""
+        conditions = [f"{sql_name(offset_column)} >= {from_offset}"]
+        conditions += [f"{sql_name(name)} = '{value}'" for name, value in equal.items()]
+        with refusals(self.location, REFUSED_COMMIT):
+            self.delta.delete(" and ".join(conditions), commit_properties=properties_of(transaction))
+        self.force_commits()
+        self.update()
+        if any(self.recorded(name) != number for name, number in transaction.recorded.items()):
+            # If no row matches, the Delta library makes no transaction.
+            self.append([], self.schema(), transaction)
+
+    def add_fields(self, schema: pa.Schema) -> None:
+        """Add columns and fields of structs in a transaction of their own."""
+        with refusals(self.location, "the lake cannot be extended with columns", f" columns={','.join(schema.names)}"):
+            # For an empty addition the Delta library adds what is missing, also inside of structs.
+            write_deltalake(self.delta, schema.empty_table(), mode="append", schema_mode="merge")
+        self.force_commits()
+        self.update()
+
+    def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
+        """Merge the small files of one day, or of all."""
+        with refusals(self.location, "the files of the lake cannot be merged"):
+            metrics = self.delta.optimize.compact(
+                partition_filters=None if day is None else [(date_column, "=", day)],
+                target_size=target_size,
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
+            )
+        return int(metrics["numFilesRemoved"])
+
+    def unnamed_files(self, hours: int) -> list[str]:
+        """Return the files that the Delta library would vacuum."""
+        with refusals(self.location, "the files of the lake cannot be merged"):
+            return self.delta.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True)
+
+    def force_commits(self) -> None:
+        """Force the table's newest transaction to disk, so that it is durable when reported so.
+
+        An object store makes its files durable itself.
+        """
+        if self.location.folder is None:
+            return
+        directory = self.location.folder / LOG
+        newest = max((name for name in os.listdir(directory) if name.endswith(".json")), default=None)
+        Files().force_together([] if newest is None else [directory / newest], [directory])
+
+
+@contextmanager
+def refusals(location: LakeLocation, what: str, more: str = "") -> Iterator[None]:
+    """Raise what the Delta library cannot do inside the block as one sentence.
+
+    Raises:
+        DispatcherError: the lake cannot be written.
+        CommitConflict: another transaction came first.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        raise CommitConflict(one_line(error)) from None
+    except (OSError, DeltaError) as error:
+        # deltalake raises its own errors for a full or read-only disk.
+        raise DispatcherError(f"{what}: lake={location.address}{more} error={one_line(error)}", LAKE_ADVICE) from None
+
+
+def properties_of(transaction: TransactionData) -> CommitProperties:
+    """Return a transaction's numbers and info in Delta's form."""
+    return CommitProperties(
+        custom_metadata=dict(transaction.info),
+        app_transactions=[DeltaTransaction(name, number) for name, number in transaction.recorded.items()],
+    )
+
+
+def statistics(file: ParquetFile) -> dict[str, Any]:
+    """Return the statistics by which readers of Delta tables skip files."""
+    return {
+        "numRecords": file.row_count,
+        "minValues": nested(file.minimum),
+        "maxValues": nested(file.maximum),
+        "nullCount": nested(file.null_count),
+    }
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by column, those of a struct's fields (``column.field``) below their column."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        column, _, field = name.partition(".")
+        if field:
+            found.setdefault(column, {})[field] = plain(value)
+        else:
+            found[name] = plain(value)
+    return found
+
+
+def sql_name(name: str) -> str:
+    """Return a column, or the field of a struct (``column.field``), in the library's SQL."""
+    column, _, field = name.partition(".")
+    return f"\"{column}\"['{field}']" if field else f'"{column}"'
+
+
+def plain(value: Any) -> Any:
+    """Return a value in the form of Delta's statistics: times as text, in ms."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def file_of(row: Mapping[str, Any]) -> ParquetFile:
+    """Return a file from the library's row of it."""
+
+    def named(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+
+    partition = {name: None if value is None else str(value) for name, value in named(PARTITION).items()}
+    lowest, highest = named(LOWEST), named(HIGHEST)
+    # Transactions hold the paths as URLs, that is escaped.
+    return ParquetFile(
+        unquote(row["path"]),
+        row["size_bytes"],
+        row["modification_time"],
+        row["num_records"],
+        partition,
+        {name: value for name, value in lowest.items() if value is not None},
+        {name: value for name, value in highest.items() if value is not None},
+        {name: value for name, value in named(NULLS).items() if value is not None},
+    )
+
+
+def version_of(name: str) -> int:
+    """Return the table version of a file of the table's log."""
+    return int(name[:VERSION_DIGITS])
+
+
+def transactions_in(filesystem: Any, name: str) -> Iterator[tuple[str, int]]:
+    """Yield the (application id, version) entries of one transaction of the table."""
+    with filesystem.open_input_stream(name) as stream:
+        # Each line is an object with one key. Most describe files, whose statistics need not be decoded.
+        for line in stream.read().splitlines():
+            if TRANSACTION_LINE.match(line):
+                found = msgspec.json.decode(line)["txn"]
+                yield found["appId"], found["version"]

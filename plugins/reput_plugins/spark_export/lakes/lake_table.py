@@ -1,0 +1,126 @@
+"""LakeTable: what an export needs of a table, whatever its format; plain values go in and come out.
+
+    Lake          how far the table holds each log, which rows a cut removes, when a commit is refused
+    └ LakeTable   one version of one table: add files, delete rows, keep a few numbers, list files and transactions
+
+A table keeps *recorded numbers* by name: how far it holds each log. They change in the same transaction as the rows, so
+both are there after a crash, or neither. A transaction may carry *info*, JSON objects by name, for people and checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+__all__ = ["CommitConflict", "LakeTable", "ParquetFile", "TableTransaction", "TransactionData"]
+
+
+class ParquetFile(msgspec.Struct, frozen=True):
+    """One data file of a table.
+
+    Attributes:
+        path: relative to the lake, not escaped.
+        size: bytes.
+        written_ms: when it was written.
+        row_count: rows.
+        partition: value of each partition column as text (a date as 2026-01-31), None for null.
+        minimum, maximum: bounds of the columns that have statistics; Python values, times with their zone.
+        null_count: number of nulls of these columns.
+    """
+
+    path: str
+    size: int
+    written_ms: int
+    row_count: int
+    partition: dict[str, str | None]
+    minimum: dict[str, Any]
+    maximum: dict[str, Any]
+    null_count: dict[str, int]
+
+
+class TransactionData(msgspec.Struct, frozen=True):
+    """What a transaction carries besides rows: *recorded* numbers by name, and *info*, JSON objects by name."""
+
+    recorded: Mapping[str, int]
+    info: Mapping[str, Any] = {}
+
+
+class TableTransaction(msgspec.Struct, frozen=True):
+    """A transaction as the table's history shows it: the *version* it made, when, and its *info*."""
+
+    version: int
+    timestamp_ms: int
+    info: Mapping[str, Any]
+
+
+class CommitConflict(Exception):
+    """Another transaction came first, so this one was refused. Raised by the formats, never shown as it is."""
+
+
+class LakeTable(Protocol):
+    """One version of a table.
+
+    Methods that write change the table's newest version, or raise `CommitConflict` if that is not the loaded one and
+    the difference matters. They return when the transaction is durable, and the object shows the new version. If a
+    table cannot be written they raise a `DispatcherError` of one sentence.
+    """
+
+    def version(self) -> int:
+        """Return the number of this version; a later one has a higher number."""
+
+    def update(self) -> None:
+        """Load the newest version."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns, in Arrow's types."""
+
+    def partition_columns(self) -> list[str]:
+        """Return the columns by which the files are laid out."""
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the table's own settings."""
+
+    def recorded(self, name: str) -> int | None:
+        """Return one recorded number, None if there is none."""
+
+    def all_recorded(self) -> dict[str, int]:
+        """Return all recorded numbers by name."""
+
+    def history(self, count: int | None = None) -> Iterator[TableTransaction]:
+        """Yield the newest *count* transactions, newest first; None: all that the table still knows."""
+
+    def files(self) -> list[ParquetFile]:
+        """Return the data files of this version with their statistics. No data file is opened."""
+
+    def dataset(self) -> ds.Dataset:
+        """Return the rows as an Arrow dataset, in which filters skip files."""
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Add the columns of *schema*, nullable, behind the others."""
+
+    def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
+        """Add *files*, or none, in one transaction. *schema*: the columns that they have, or lie in their path."""
+
+    def delete_rows(
+        self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
+    ) -> None:
+        """Delete the rows with *offset_column* ≥ *from_offset* whose columns in *equal* have those values.
+
+        The transaction is made even if no row matches.
+        """
+
+    def add_fields(self, schema: pa.Schema) -> None:
+        """Add what *schema* has in addition: columns, and fields of structs. Its other columns are the table's."""
+
+    def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
+        """Merge the small files of *day*, None for all, up to *target_size*; return how many are gone.
+
+        *date_column*: the partition column of the day.
+        """
+
+    def unnamed_files(self, hours: int) -> list[str]:
+        """Return files below the lake, older than *hours*, that this version and its younger ancestors do not name."""

@@ -1,0 +1,52 @@
+"""Opening the table of a lake, in whatever format it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from reput.errors import DispatcherError
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.delta_table import create_delta_table, open_delta_table
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
+
+__all__ = ["create_table", "find_table", "open_table"]
+
+
+def find_table(location: LakeLocation) -> LakeTable | None:
+    """Return the table as it is now, None if there is none yet.
+
+    Raises:
+        DispatcherError: the location is a file, or the object store does not answer or refuses access.
+    """
+    if location.folder is not None and location.folder.exists() and not location.folder.is_dir():
+        raise DispatcherError(
+            f"the lake is not a folder: lake={location.address}", "Name a folder; a missing one is created."
+        )
+    return open_delta_table(location)
+
+
+def open_table(location: LakeLocation) -> LakeTable:
+    """Return the existing table.
+
+    Raises:
+        DispatcherError: it does not exist, or cannot be read.
+    """
+    table = find_table(location)
+    if table is None:
+        raise DispatcherError(
+            f"the lake is gone: lake={location.address}", "Was it moved or removed? The next start creates it again."
+        )
+    return table
+
+
+def create_table(
+    location: LakeLocation, schema: pa.Schema, partition_columns: Sequence[str], properties: Mapping[str, str]
+) -> LakeTable:
+    """Create an empty table, or return the one that another process has just created.
+
+    Raises:
+        DispatcherError: it cannot be created.
+    """
+    return create_delta_table(location, schema, partition_columns, properties)

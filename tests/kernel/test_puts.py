@@ -1,0 +1,87 @@
+"""The kernel's puts give the same bytes, frames, results and errors as the Python way."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reput.kernel import Kernel
+from reput.store.record.message import Message
+from twin_stores import TwinStores
+
+# Texts of any kind, and those that most messages have.
+WORD = st.text("abcXYZ019_-", min_size=1, max_size=12)
+TEXT = st.one_of(WORD, st.text(max_size=8), st.sampled_from(["", " ", "a b", "a||b", "\x02", "\x00", "ключ", "\ud800"]))
+KEYS = st.one_of(
+    st.none(),
+    TEXT,
+    st.lists(WORD, max_size=4),
+    st.lists(TEXT, max_size=3).map(tuple),
+    st.sampled_from([7, [7], [None]]),
+)
+NUMBERS = st.one_of(st.just(0), st.integers(0, 5), st.sampled_from([-1, 2**31 - 1, 2**31, -(2**31), True, "0", 1.0]))
+PLAIN = st.builds(
+    Message,
+    topic=st.sampled_from(["orders", "spread", "T" * 127]),
+    body=st.binary(max_size=300),
+    tags=st.one_of(st.none(), st.sampled_from(["TagA", "grün"])),
+    keys=st.one_of(st.none(), WORD, st.lists(WORD, min_size=1, max_size=3)),
+    flag=st.integers(-5, 5),
+    queue_id=st.one_of(st.none(), st.integers(0, 3)),
+)
+ANY = st.builds(
+    Message,
+    topic=st.one_of(st.sampled_from(["orders", "spread", "%RETRY%" + "r" * 200, "a/b", "", 5]), WORD),
+    body=st.one_of(st.binary(max_size=3000), st.binary(max_size=40).map(bytearray), st.just("text"), st.none()),
+    tags=st.one_of(st.none(), TEXT, st.just(5)),
+    keys=KEYS,
+    properties=st.one_of(st.none(), st.just({}), st.dictionaries(TEXT, TEXT, max_size=3), st.just([])),
+    flag=NUMBERS,
+    queue_id=st.one_of(st.none(), NUMBERS),
+    delay_level=st.one_of(st.just(0), NUMBERS),
+    sharding_key=st.one_of(st.none(), TEXT),
+)
+MESSAGE = st.one_of(PLAIN, PLAIN, ANY)
+PUT = st.tuples(st.integers(-1, 2), st.one_of(MESSAGE, st.lists(PLAIN, max_size=12), st.lists(MESSAGE, max_size=6)))
+
+
+@settings(max_examples=60)
+@given(st.lists(PUT, min_size=1, max_size=25), st.sampled_from([4096, 16384]), st.sampled_from([1000, 65536]))
+def test_any_puts_give_the_same_bytes_results_and_errors(
+    required_kernel: Kernel, puts: list[tuple[int, Any]], segment_size: int, max_message_size: int
+) -> None:
+    """Whatever a program puts, the log, the frames, the results and the errors do not tell which way it went."""
+    with tempfile.TemporaryDirectory() as directory:
+        twins = TwinStores(Path(directory), mapped_file_size_commit_log=segment_size, max_message_size=max_message_size)
+        for ticks, put in puts:
+            twins.clock.ms += ticks
+            if isinstance(put, list):
+                twins.both(lambda store, batch=put: store.put_batch(list(batch)))
+            else:
+                twins.both(lambda store, message=put: store.put(message))
+        twins.close()
+
+
+def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Path) -> None:
+    """Once the writer has met a topic and its tags, each plain message that fits its segment is put by the kernel."""
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20)
+    messages = [
+        Message("orders", b"body", tags="TagA", keys=["key"]),
+        Message("orders", b"", keys="two keys"),
+        Message("spread", b"body"),
+        Message("orders", b"body", tags="grün", keys=("ключ",), flag=7, queue_id=5),
+    ]
+    for message in messages:
+        twins.both(lambda store, message=message: store.put(message))
+    before = required_kernel.counts()
+    for message in messages:
+        twins.both(lambda store, message=message: store.put(message))
+    twins.both(lambda store: store.put_batch(messages))
+    after = required_kernel.counts()
+    twins.close()
+    assert after["put"] - before["put"] == len(messages)
+    assert after["put_batch"] - before["put_batch"] == len(messages)
