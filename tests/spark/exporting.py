@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,16 @@ from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 
-__all__ = ["export_log", "lake_of", "merge", "without_spark"]
+__all__ = ["export_log", "export_typed", "lake_of", "merge", "without_spark"]
 
 
 @contextlib.contextmanager
 def without_spark() -> Iterator[None]:
     """Make `export` do in this process what Spark would do."""
 
-    def run_job(session: Any, plan: SinkPlan, begin: int, until: int, on_progress: Any, **options: Any) -> None:
-        plan = plan.of_table()
-        commit_ranges(plan, [write_ranges(plan, iter([pa.record_batch({"begin": [begin], "until": [until]})]))])
+    def run_job(session: Any, plan: Any, begin: int, until: int, on_progress: Any, **options: Any) -> None:
+        (written,) = plan.write_chosen([(begin, until)], iter([pa.record_batch({"id": [0]})]))
+        plan.commit_ranges([pickle.loads(written["written"][0].as_py())])
 
     with (
         patch.object(export_job, "run_job", run_job),
@@ -67,6 +68,17 @@ def export_log(store: str, lake: str, lake_format: str, batch_bytes: int, mergin
         begin = cuts[-1]
         if merging:
             maintenance.run(lambda: None)
+
+
+def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int, begun: Any) -> None:
+    """Bring typed tables up to the log's end, in batches, and merge their files after each."""
+    begun.set()
+    with without_spark():
+        log = LogTable(store)
+        end = log.find_durable_end()
+        at = 0
+        while at < end:
+            at = export_job.export(store, lake, tables=tables, until=log.next_record(at + batch_bytes, end)).until
 
 
 def merge(lake: str, begun: Any) -> None:

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export.lakes.opening import open_table
-from spark.exporting import export_log, lake_of, merge
+from spark.exporting import export_log, export_typed, lake_of, merge
 from spark.lakes import offsets_by_reader, offsets_in
 from written_log import START_MS, WrittenLog
 
@@ -96,6 +96,34 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
     assert report.views["lake"].state == "equal"
     # A transaction that was killed before its watermark got it later, once.
     assert (report.lake.watermarks.rows, report.lake.watermarks.until) == (len(log.offsets), log.end)
+
+
+def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_path: Path):
+    """Each message is once in its table or in its dead letters, of which one message in ten is."""
+    log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
+    for number in range(600):
+        body = b"poison %d" % number if number % 10 == 0 else b'{"id": %d}' % number
+        log.append(body, topic=(b"orders", b"others")[number % 2], store_timestamp=START_MS + DAY_MS * number // 300)
+    log.save()
+    tables = {
+        "tables": {topic: {"topic": topic, "format": "json", "schema": "infer"} for topic in ("orders", "others")}
+    }
+    store, lake = str(log.store), tmp_path / "lake"
+    times = random.Random(6)
+    for _ in range(3):
+        with running(export_typed, store, str(lake), tables, 8192):
+            time.sleep(times.uniform(0, 0.5))
+    with running(export_typed, store, str(lake), tables, 32768) as last:
+        last.join(SECONDS_MAX)
+        assert last.exitcode == 0
+    for remainder, topic in enumerate(("orders", "others")):
+        mine = range(remainder, 600, 2)
+        rows = DeltaTable(lake / topic).to_pyarrow_table()
+        found = sorted(
+            zip((row["commitLogOffset"] for row in rows["_log"].to_pylist()), rows["id"].to_pylist(), strict=True)
+        )
+        assert found == [(log.offsets[number], number) for number in mine if number % 10]
+        assert offsets_in(lake / f"{topic}.dead_letters") == [log.offsets[number] for number in mine if not number % 10]
 
 
 @pytest.mark.spark

@@ -6,6 +6,8 @@
                  against an Iceberg table, in turns, if the extra ``iceberg`` is installed
     check_lake   that lake compared with the log, row by row, by threads of one process
     query        one column of the log in Spark against all of them, rows counted by nothing but Spark's ``noop`` sink
+    typed        a typed table of JSON bodies with ten fields, Spark warm, against Spark's own ``from_json`` over rows
+                 through ``df.write``
     first_commit from nothing to a transaction, including Spark's start, with a class-data archive
     follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
                  last; then 100 messages per second: duration of its micro-batches, and delay of messages into the lake.
@@ -24,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +46,24 @@ BATCH = 64
 ROUNDS = 3
 FOLLOW_SECONDS_MAX = 600
 TRICKLE_PER_SECOND = 100
+JSON_BODY_SIZE = 1024
+ORDER_DDL = (
+    "id bigint, customer bigint, amount double, currency string, paid boolean, status string, sku string, "
+    "created timestamp, address struct<city: string, zip: string>, note string"
+)
+TEXT_FIELD = {"type": "string"}
+ORDER_FIELDS: dict[str, Any] = {
+    "id": {"type": "integer"},
+    "customer": {"type": "integer"},
+    "amount": {"type": "number"},
+    "currency": TEXT_FIELD,
+    "paid": {"type": "boolean"},
+    "status": TEXT_FIELD,
+    "sku": TEXT_FIELD,
+    "created": {"type": "string", "format": "date-time"},
+    "address": {"type": "object", "properties": {"city": TEXT_FIELD, "zip": TEXT_FIELD}},
+    "note": TEXT_FIELD,
+}
 DISPATCHER = "spark_export"
 SPARK = {
     "spark.master": "local[*]",
@@ -84,6 +105,7 @@ def measure_export(
         if with_spark:
             report["first_commit"] = first_commit(store, scratch)
             report["export"] = export_and_write(store, scratch)
+            report["typed"] = typed_and_from_json(scratch, size)
             report["follow"] = follow(store, scratch, body_size, trickle_seconds)
         return report
 
@@ -151,11 +173,12 @@ def first_commit(store: Path, scratch: Path) -> dict[str, Any]:
     return {"seconds": round(little.seconds, 2), "whole_log_seconds": round(whole.seconds, 2)}
 
 
-def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
-    """Measure exports with a warm Spark, and the same rows through Spark's own writer."""
+@contextlib.contextmanager
+def warm_spark() -> Iterator[Any]:
+    """Yield a session that exports use, and stop it."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession, functions
+    from pyspark.sql import SparkSession
 
     conf = SparkConf().setAppName("reput bench export").setAll(list(SPARK.items()))
     # Workers must use this Python, whatever is first on the path.
@@ -164,6 +187,87 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     try:
+        yield session
+    finally:
+        session.stop()
+
+
+def fill_orders(directory: Path, size: int) -> int:
+    """Write a log of JSON bodies of 1 KiB with ten fields, in one topic; return the number of records."""
+    source = random.Random(1)
+    count = 0
+    with reput.open(directory, dispatchers=[], mode="inline") as store:
+        while store.appended < size:
+            store.put_batch([reput.Message("orders", order(source, number)) for number in range(count, count + BATCH)])
+            count += BATCH
+    return count
+
+
+def order(source: random.Random, number: int) -> bytes:
+    """Return a body of 1 KiB, half of whose note is incompressible."""
+    fields = {
+        "id": number,
+        "customer": source.randrange(10**6),
+        "amount": round(source.random() * 1000, 2),
+        "currency": "EUR",
+        "paid": bool(number % 3),
+        "status": "shipped",
+        "sku": f"sku-{source.randrange(1000)}",
+        "created": f"2026-01-31T10:{number // 60 % 60:02d}:{number % 60:02d}Z",
+        "address": {"city": "Berlin", "zip": "10115"},
+        "note": "",
+    }
+    left = JSON_BODY_SIZE - len(json.dumps(fields))
+    fields["note"] = source.randbytes(left // 4).hex() + "a note that repeats itself, " * (left // 56 + 1)
+    fields["note"] = str(fields["note"])[:left]
+    return json.dumps(fields).encode()
+
+
+def typed_and_from_json(scratch: Path, size: int) -> dict[str, Any]:
+    """Measure a typed table of JSON, and the same columns by Spark's ``from_json``, in turns."""
+    from pyspark.sql import functions
+
+    store = scratch / "orders"
+    fill_orders(store, size)
+    byte_count = LogTable(store).find_end()
+    schema = {"type": "object", "properties": ORDER_FIELDS}
+    file = scratch / "orders.json"
+    file.write_text(json.dumps(schema))
+    tables = {"tables": {"orders": {"topic": "orders", "format": "json", "schema": str(file)}}}
+    typed, spark = [], []
+    with warm_spark() as session:
+        for number in range(ROUNDS):
+            report = find_export(DELTA)(store, scratch / f"typed-{number}", tables=tables)
+            typed.append(rate(byte_count, report.seconds))
+            began = time.perf_counter()
+            rows = session.read.format("reput").load(str(store))
+            text = functions.col("body").cast("string")
+            fields = functions.from_json(text, ORDER_DDL).alias("fields")
+            found = rows.select(fields, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp", "tags", "keys")
+            found = found.select("fields.*", "*").drop("fields")
+            found = found.withColumn("date", functions.to_date("storeTimestamp"))
+            target = str(scratch / f"from-json-{number}")
+            found.write.partitionBy("date").option("compression", "zstd").parquet(target)
+            spark.append(rate(byte_count, time.perf_counter() - began))
+            for name in (f"typed-{number}", f"from-json-{number}"):
+                shutil.rmtree(scratch / name)
+    shutil.rmtree(store)
+    return {
+        "records": report.tables[0].records,
+        "dead_letters": report.tables[0].dead_letters,
+        "mb_per_s": max(typed),
+        "all_mb_per_s": typed,
+        "from_json_mb_per_s": max(spark),
+        "all_from_json_mb_per_s": spark,
+        "times_from_json": round(max(typed) / max(spark), 2),
+    }
+
+
+def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
+    """Measure exports with a warm Spark, and the same rows through Spark's own writer."""
+    from pyspark.sql import functions
+
+    with warm_spark() as session:
         formats = ["delta", *(["iceberg"] if find_spec("pyiceberg") else [])]
         found: dict[str, list[Any]] = {lake_format: [] for lake_format in formats}
         checks = []
@@ -209,8 +313,6 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             "all_iceberg_mb_per_s": iceberg_rates,
             "iceberg_times_delta": round(max(iceberg_rates) / max(rates), 2) if iceberg_rates else None,
         }
-    finally:
-        session.stop()
 
 
 def query_seconds(session: Any, store: Path) -> dict[str, list[float]]:

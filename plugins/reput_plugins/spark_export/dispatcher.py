@@ -155,7 +155,7 @@ class SparkExport(CommitLogDispatcher):
             end = until
             if until - begin > options.batch_bytes_max:
                 end = self.log.next_record(begin + options.batch_bytes_max, until)
-            run_job(self.spark(), plan, begin, end, self.is_at_work, split_bytes=options.split_bytes)
+            run_job(self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes)
             begin, self.committed_at = end, time.monotonic()
 
     def is_at_work(self, done: int, total: int) -> None:

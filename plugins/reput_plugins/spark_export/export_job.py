@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
     from reput.table import BadRange
     from reput_plugins.spark_export.lake_sink import SinkPlan
+    from reput_plugins.spark_export.typed.typed_job import TableReport
+    from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
-__all__ = ["ExportReport", "export", "refuse_other_settings", "run_job"]
+__all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings", "run_job"]
 
 SPLIT_BYTES = 128 << 20
 # Below this a second task costs more than it saves.
@@ -45,7 +47,8 @@ class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The result of one export: *records* in *files* of *bytes*, for the log from *begin* to *until*.
 
     *table_version* is the lake's. *seconds* count from the call, including Spark's start. *damage* lists the ranges
-    that were skipped with ``on_corruption="report"``.
+    that were skipped with ``on_corruption="report"``. *tables* has a report of each typed table; the numbers above are
+    then sums, and *table_version* is 0.
     """
 
     begin: int
@@ -56,12 +59,14 @@ class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     seconds: float
     table_version: int
     damage: tuple[BadRange, ...] = ()
+    tables: tuple[TableReport, ...] = ()
 
 
 def export(
     store: Path | str,
     lake: Path | str,
     *,
+    tables: Path | str | Mapping[str, Any] | None = None,
     topics: Iterable[str] | None = None,
     until: int | None = None,
     name: str = EXPORT_NAME,
@@ -83,7 +88,9 @@ def export(
     If the program has a Spark session, the export uses it and leaves it running; else it starts one and stops it.
 
     Args:
-        topics: names; None: every topic. The first export into a lake fixes the choice.
+        tables: typed tables to keep in the folder *lake* instead of the table of the log: a TOML file, or what such a
+            file holds; see `reput_plugins.spark_export.typed.table_specs`.
+        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables name their own.
         until: commit-log offset to stop at, where a record begins; None: the durable end.
         name: name of the export in the table.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
@@ -111,6 +118,24 @@ def export(
     require_store(Path(store))
     require_packages("pandas")
     require_format(lake_format)
+    if tables is not None:
+        from reput_plugins.spark_export.typed.typed_runs import export_tables
+
+        refuse_beside_tables(topics, lake_format)
+        return export_tables(
+            Path(store).absolute(),
+            lake,
+            tables,
+            until=until,
+            name=name,
+            settings=settings or {},
+            storage_options=storage_options,
+            fail_on_data_loss=fail_on_data_loss,
+            on_corruption=on_corruption,
+            store_id=store_id,
+            accept_truncation=accept_truncation,
+            on_progress=on_progress,
+        )
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
@@ -155,7 +180,7 @@ def export(
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Only once Spark runs: otherwise a failed start would leave an empty table.
         target.create(schema, chosen)
-        run_job(session, plan, begin, end, on_progress)
+        run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
@@ -175,6 +200,20 @@ def export(
     )
 
 
+def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str) -> None:
+    """Refuse what typed tables do not take: a choice of topics, for they name their own, and another format than Delta.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if topics is not None:
+        raise ConfigError(
+            f"typed tables name their own topics: topics={','.join(topics)}", "Leave the topics out, or the tables."
+        )
+    if lake_format != "delta":
+        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave the format out.")
+
+
 def refuse_other_settings(settings: Mapping[str, str]) -> None:
     """Refuse settings that are not Spark's.
 
@@ -188,7 +227,7 @@ def refuse_other_settings(settings: Mapping[str, str]) -> None:
 
 def run_job(
     session: SparkSession,
-    plan: SinkPlan,
+    plan: SinkPlan | TypedPlan,
     begin: int,
     until: int,
     on_progress: Progress | None,
@@ -211,7 +250,7 @@ def run_job(
         watcher.start()
     try:
         with spark_errors():
-            plan = msgspec.structs.replace(plan.of_table(), run=uuid.uuid4().hex[:8])
+            plan = msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8])
             write_ranges(session, plan, begin, until, split_bytes)
     finally:
         done.set()
@@ -232,14 +271,13 @@ def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: t
         on_progress(int(byte_count * part), byte_count)
 
 
-def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int, split_bytes: int) -> None:
+def write_ranges(session: SparkSession, plan: SinkPlan | TypedPlan, begin: int, until: int, split_bytes: int) -> None:
     """Run one task per range that writes its files, and commit the files of all tasks.
 
     The ranges go to the workers with the function, and the results come back as rows of the frame. A Spark source and
     sink would do the same, but would start five more kinds of Python processes.
     """
     from reput.table import LogTable
-    from reput_plugins.spark_export.lake_sink import commit_ranges, remove_run, write_chosen
 
     if not is_remote(session):
         session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
@@ -248,11 +286,11 @@ def write_ranges(session: SparkSession, plan: SinkPlan, begin: int, until: int, 
     ranges = [(split.begin, split.until) for split in splits]
     chosen = session.range(0, len(ranges), 1, len(ranges))
     try:
-        written = chosen.mapInArrow(functools.partial(write_chosen, plan, ranges), "written binary").toArrow()
+        written = chosen.mapInArrow(functools.partial(plan.write_chosen, ranges), "written binary").toArrow()
     except BaseException:
-        remove_run(plan)
+        plan.remove_run()
         raise
-    commit_ranges(plan, [pickle.loads(row) for row in written["written"].to_pylist()])
+    plan.commit_ranges([pickle.loads(row) for row in written["written"].to_pylist()])
 
 
 def is_remote(session: SparkSession) -> bool:

@@ -10,17 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reput.store.state.identity import require_store
-from reput_plugins.spark_export.export_job import refuse_other_settings, run_job
+from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings, run_job
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_format, require_packages
 
 if TYPE_CHECKING:
     from reput.table import BadRange
+    from reput_plugins.spark_export.typed.typed_job import TableReport
 
 __all__ = ["FollowRow", "follow"]
 
@@ -53,12 +54,14 @@ class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     lag_messages: int
     lag_seconds: float
     damage: tuple[BadRange, ...] = ()
+    tables: tuple[TableReport, ...] = ()
 
 
 def follow(
     store: Path | str,
     lake: Path | str,
     *,
+    tables: Path | str | Mapping[str, Any] | None = None,
     topics: Iterable[str] | None = None,
     name: str = EXPORT_NAME,
     settings: Mapping[str, str] | None = None,
@@ -78,8 +81,8 @@ def follow(
     It never ends by itself; close the iterator to stop it.
 
     Args:
-        topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id, accept_truncation,
-            lake_format, catalog, catalog_table: as for `export`.
+        tables, topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id,
+            accept_truncation, lake_format, catalog, catalog_table: as for `export`.
         interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
         on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
 
@@ -94,6 +97,25 @@ def follow(
     require_store(Path(store))
     require_packages()
     require_format(lake_format)
+    if tables is not None:
+        from reput_plugins.spark_export.typed.typed_runs import follow_tables
+
+        refuse_beside_tables(topics, lake_format)
+        yield from follow_tables(
+            Path(store).absolute(),
+            lake,
+            tables,
+            name=name,
+            settings=settings or {},
+            storage_options=storage_options,
+            interval_ms=interval_ms,
+            fail_on_data_loss=fail_on_data_loss,
+            on_corruption=on_corruption,
+            store_id=store_id,
+            accept_truncation=accept_truncation,
+            on_progress=on_progress,
+        )
+        return
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics
@@ -147,7 +169,7 @@ def follow(
                 nothing.wait(LOOK_SECONDS)
                 continue
             until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
-            run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
+            run_job(session, plan.of_table(), done, until, None, split_bytes=SPLIT_BYTES)
             done, committed_at = until, time.monotonic()
             table.update()
             # It is told of what came while the transaction was made, too.

@@ -20,7 +20,7 @@ from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
-from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
+from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
@@ -69,8 +69,11 @@ class Lake:
         epochs: the store's epochs, under its id in the lake.
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
         partition_columns: columns by which the table's files are laid out; ``date`` is among them.
-        offset_column: the column with the commit-log offset of a row's record, by which a cut removes rows.
+        columns: where a row has the columns of the log.
+        has_watermarks: the rows are those of the log, so that each transaction can be summed up again.
     """
+
+    has_watermarks = True
 
     def __init__(
         self,
@@ -80,10 +83,10 @@ class Lake:
         store_name: str | None = None,
         *,
         partition_columns: Sequence[str] = PARTITION_COLUMNS,
-        offset_column: str = OFFSET_COLUMN,
+        columns: LogColumns | None = None,
     ) -> None:
         self.partition_columns = list(partition_columns)
-        self.offset_column = offset_column
+        self.columns = columns or LogColumns()
         self.location = location
         self.export_name = export_name
         self.epochs = epochs
@@ -103,12 +106,16 @@ class Lake:
         table = find_table(self.location)
         if table is None:
             selection = selection_text(topics)
-            settings = {FORMAT_SETTING: FORMAT_VERSION}
+            settings = {FORMAT_SETTING: FORMAT_VERSION, **self.settings()}
             if selection is not None:
                 settings[SELECTION_SETTING] = selection
             table = create_table(self.location, schema, self.partition_columns, settings)
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
+
+    def settings(self) -> dict[str, str]:
+        """Return further properties of a new table."""
+        return {}
 
     def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
         """Return the table with the columns added that an older reput did not write; existing rows have null there.
@@ -268,7 +275,7 @@ class Lake:
             DispatcherError: they cannot be written.
         """
         is_delta = self.location.table_format == DELTA_FORMAT
-        if is_delta and self.offset_column == OFFSET_COLUMN and tells_stores_apart(table):
+        if self.has_watermarks and is_delta and tells_stores_apart(table):
             ids = (self.epochs.store_id, self.store_name)
             catch_up(self.location, table, self.store_name, ids, self.export_name)
 
@@ -310,11 +317,11 @@ class Lake:
             DispatcherError: the table takes no transaction.
         """
         table = open_table(self.location)
-        of_store = {STORE_COLUMN: self.store_name} if tells_stores_apart(table) else {}
+        of_store = {self.columns.name(STORE_COLUMN): self.store_name} if tells_stores_apart(table) else {}
         cut = {CUT_INFO: {"store": self.store_name, "at": cursor.commit_log_offset}}
         transaction = TransactionData(self.numbers(cursor, retired), {**self.marks_info(marks), **cut})
         try:
-            table.delete_rows(cursor.commit_log_offset, self.offset_column, of_store, transaction)
+            table.delete_rows(cursor.commit_log_offset, self.columns.name(OFFSET_COLUMN), of_store, transaction)
         except CommitConflict as error:
             raise self.refused(error) from None
         self.add_watermarks(open_table(self.location))

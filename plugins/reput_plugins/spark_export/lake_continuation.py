@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 import msgspec
 
 from reput.errors import ConfigError, StoreError
-from reput.store.state.epochs import read_epochs
+from reput.store.state.epochs import Epochs, read_epochs
 from reput.store.state.identity import derive_store_id, read_identity
 from reput.table import LogTable
 from reput.table.log_marks import LogMark, MarkComparison, compare_marks, find_parting, joined_marks
@@ -38,6 +39,7 @@ __all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
 
 logger = logging.getLogger(__name__)
 
+MakeLake = Callable[[LakeLocation, str, Epochs, str | None], Lake]
 LEGAL_STORE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CUT_BELOW = "the log was cut below what the lake holds"
 
@@ -66,11 +68,16 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def lake_of_store(
-    location: LakeLocation, export_name: str, store_directory: Path, store_id: str, store_name: str | None = None
+    location: LakeLocation,
+    export_name: str,
+    store_directory: Path,
+    store_id: str,
+    store_name: str | None = None,
+    make: MakeLake = Lake,
 ) -> Lake:
     """Return the lake for the store with id *store_id* in it, with the store's current epochs."""
     epochs = read_epochs(store_directory, store_id)
-    return Lake(location, export_name, msgspec.structs.replace(epochs, store_id=store_id), store_name)
+    return make(location, export_name, msgspec.structs.replace(epochs, store_id=store_id), store_name)
 
 
 def continue_lake(
@@ -81,6 +88,7 @@ def continue_lake(
     topics: Sequence[str] | None = None,
     store_id: str | None = None,
     accept_truncation: bool = False,
+    make: MakeLake = Lake,
 ) -> Lake:
     """Return the lake, under the store's id in it, cut to where the log continues it.
 
@@ -88,6 +96,7 @@ def continue_lake(
         topics: topics to keep; None: all.
         store_id: the store's id in the lake, given by the operator; None: find it.
         accept_truncation: delete rows even if it is uncertain from where on the log differs.
+        make: the kind of table.
 
     Raises:
         ConfigError: the table is not a reput lake, or keeps other topics.
@@ -101,7 +110,7 @@ def continue_lake(
     identity = read_identity(log.store_directory)
     recorded = None if identity is None else identity.store_id
     table = find_table(location)
-    lake = lake_of_store(location, export_name, log.store_directory, store_id or recorded or log.store_id)
+    lake = lake_of_store(location, export_name, log.store_directory, store_id or recorded or log.store_id, make=make)
     if table is None:
         return lake
     lake.refuse_another(table, topics)
@@ -113,7 +122,7 @@ def continue_lake(
         return lake
     known = source.cursor
     name = row_name(table, known.store_id, export_name)
-    lake = lake_of_store(location, export_name, log.store_directory, recorded or known.store_id, name)
+    lake = lake_of_store(location, export_name, log.store_directory, recorded or known.store_id, name, make)
     present = Cursor(lake.epochs.store_id, lake.epochs.epoch, known.commit_log_offset, 0)
     retired = left_behind(cursors, known, present)
     cut = find_cut(lake, source, log)
@@ -236,7 +245,8 @@ def refuse_second_name(table: LakeTable, lake: Lake, exports: Mapping[str, Seque
         StoreError: the lake has such rows, or it holds another store and accepts only one.
     """
     for name, cursors in exports.items():
-        other = Lake(lake.location, name, lake.epochs)
+        other = copy(lake)
+        other.export_name = name
         for cursor in cursors:
             same = cursor.store_id == lake.epochs.store_id or source_of(table, other, cursor, log).compared.agrees
             if same or not tells_stores_apart(table):
@@ -258,7 +268,7 @@ def source_of(table: LakeTable, lake: Lake, cursor: Cursor, log: LogTable) -> So
         marks = []
     else:
         name = row_name(table, cursor.store_id, lake.export_name) if tells_stores_apart(table) else None
-        marks = row_marks(table, name, log.offset_min, until, log.segments.segment_size)
+        marks = row_marks(table, lake.columns, name, log.offset_min, until, log.segments.segment_size)
     marks = [mark for mark in marks if mark.commit_log_offset < until]
     return Source(cursor, marks, found is not None, compare_marks(log.segments, log.find_end(), marks))
 
@@ -300,7 +310,8 @@ def take_out(
     """
     at = cut.commit_log_offset
     store = lake.rows_of(table)
-    rows, rows_kept = count_rows(table, store, at), count_rows(table, store, 0, at)
+    rows = count_rows(table, lake.columns, store, at)
+    rows_kept = count_rows(table, lake.columns, store, 0, at)
     numbers = f"rows_to_take_out={rows} rows_to_keep={rows_kept} lake={lake.location.address}"
     place = f"={at} lake_until={source.cursor.commit_log_offset} lake_epoch={source.cursor.epoch} "
     place += f"epoch={lake.epochs.epoch} offset_min={log.offset_min}"
@@ -331,7 +342,9 @@ def marks_below(lake: Lake, table: LakeTable, log: LogTable, cut: int, marks: Se
     kept = [mark for mark in marks if mark.end <= cut]
     begin = kept[-1].end if kept else 0
     segment_size = log.segments.segment_size
-    return joined_marks(kept, row_marks(table, lake.rows_of(table), begin, cut, segment_size), segment_size)
+    return joined_marks(
+        kept, row_marks(table, lake.columns, lake.rows_of(table), begin, cut, segment_size), segment_size
+    )
 
 
 def accept_advice(lake: Lake, table: LakeTable, log: LogTable) -> str:
@@ -352,5 +365,5 @@ def has_common(lake: Lake, table: LakeTable, log: LogTable, cut: int, compared: 
     """Return whether lake and log share a record below *cut*."""
     if compared.held is not None and compared.held_end <= cut:
         return True
-    marks = row_marks(table, lake.rows_of(table), log.offset_min, cut, log.segments.segment_size)
+    marks = row_marks(table, lake.columns, lake.rows_of(table), log.offset_min, cut, log.segments.segment_size)
     return compare_marks(log.segments, log.find_end(), marks).held is not None

@@ -18,7 +18,7 @@ from reput.table.log_marks import LogMark
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
-__all__ = ["committed_marks", "count_rows", "marks_info", "row_marks"]
+__all__ = ["LogColumns", "committed_marks", "count_rows", "marks_info", "row_marks"]
 
 MARKS_INFO = "reput_marks"
 # Searches go back from the newest transaction, which usually has the marks.
@@ -32,6 +32,26 @@ class CommittedMarks(msgspec.Struct, frozen=True):
     store: str
     export: str
     marks: list[LogMark]
+
+
+class LogColumns(msgspec.Struct, frozen=True):
+    """Where the rows of a lake have the columns of the log.
+
+    Attributes:
+        struct: the struct column whose fields they are; None: they are columns.
+        prefix: before their names.
+    """
+
+    struct: str | None = None
+    prefix: str = ""
+
+    def name(self, column: str) -> str:
+        """Return the name of a column of the log; a point stands before the field of a struct."""
+        return f"{self.prefix}{column}" if self.struct is None else f"{self.struct}.{column}"
+
+    def field(self, column: str) -> pc.Expression:
+        """Return a column of the log as an expression."""
+        return pc.field(*self.name(column).split("."))
 
 
 def marks_info(store_id: str, export_name: str, marks: Sequence[LogMark]) -> dict[str, Any]:
@@ -50,10 +70,13 @@ def committed_marks(table: LakeTable, store_id: str, export_name: str) -> list[L
     return None
 
 
-def row_marks(table: LakeTable, store: str | None, begin: int, until: int, segment_size: int) -> list[LogMark]:
+def row_marks(
+    table: LakeTable, columns: LogColumns, store: str | None, begin: int, until: int, segment_size: int
+) -> list[LogMark]:
     """Return a mark for each segment's last row that begins in [begin, until), ascending; *store*: None for any."""
     last: dict[int, LogMark] = {}
-    scanner = table.dataset().scanner(columns=ROW_COLUMNS, filter=in_range(store, begin, until))
+    wanted = {name: columns.field(name) for name in ROW_COLUMNS}
+    scanner = table.dataset().scanner(columns=wanted, filter=in_range(columns, store, begin, until))
     for batch in scanner.to_batches():
         batch = batch.drop_null()
         offsets = batch["commitLogOffset"].to_numpy()
@@ -73,15 +96,15 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
     return LogMark(at.as_py(), size.as_py(), stored.cast(pa.int64()).as_py() // 1000, crc.as_py())
 
 
-def count_rows(table: LakeTable, store: str | None, begin: int, until: int | None = None) -> int:
+def count_rows(table: LakeTable, columns: LogColumns, store: str | None, begin: int, until: int | None = None) -> int:
     """Return the number of rows of *store* whose record begins in [begin, until)."""
-    return int(table.dataset().count_rows(filter=in_range(store, begin, until)))
+    return int(table.dataset().count_rows(filter=in_range(columns, store, begin, until)))
 
 
-def in_range(store: str | None, begin: int, until: int | None) -> pc.Expression:
+def in_range(columns: LogColumns, store: str | None, begin: int, until: int | None) -> pc.Expression:
     """Return the condition that a row belongs to *store* (None: any) and its record begins in [begin, until)."""
-    offset = pc.field("commitLogOffset")
+    offset = columns.field("commitLogOffset")
     wanted = offset >= begin
     if until is not None:
         wanted &= offset < until
-    return wanted if store is None else wanted & (pc.field(STORE_COLUMN) == store)
+    return wanted if store is None else wanted & (columns.field(STORE_COLUMN) == store)

@@ -25,7 +25,20 @@ from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.parquet_files import lake_schema, write_range
 
-__all__ = ["SinkPlan", "WrittenRange", "commit_ranges", "remove_run", "write_chosen"]
+__all__ = [
+    "Batches",
+    "SinkPlan",
+    "WrittenRange",
+    "commit_ranges",
+    "contiguous",
+    "remove_run",
+    "remove_unnamed",
+    "write_chosen",
+    "write_ranges",
+]
+
+
+Batches = Iterator[pa.RecordBatch]
 
 
 class SinkPlan(msgspec.Struct, frozen=True):
@@ -50,6 +63,18 @@ class SinkPlan(msgspec.Struct, frozen=True):
             return self
         columns = open_table(self.lake).file_schema(lake_schema(self.table.row_format))
         return msgspec.structs.replace(self, file_schema=columns)
+
+    def write_chosen(self, ranges: Sequence[tuple[int, int]], batches: Batches) -> Batches:
+        """Write the ranges whose numbers are in *batches*; yield the result. Runs in a worker."""
+        return write_chosen(self, ranges, batches)
+
+    def commit_ranges(self, written: Sequence[WrittenRange]) -> None:
+        """Commit what the workers wrote."""
+        commit_ranges(self, written)
+
+    def remove_run(self) -> None:
+        """Remove the files of an uncommitted run."""
+        remove_run(self)
 
 
 class WrittenRange:
@@ -101,17 +126,14 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     Raises:
         DispatcherError: the ranges are not contiguous, or the lake refuses the commit.
     """
-    ranges = sorted(found for task in written for found in task.ranges)
-    if not ranges:
+    bounds = contiguous([found for task in written for found in task.ranges])
+    if bounds is None:
         return
-    for (_, end), (begin, _) in itertools.pairwise(ranges):
-        if end != begin:
-            raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
     store = Path(plan.store)
     lake = lake_of_store(plan.lake, plan.export_name, store, plan.store_id or read_store_id(store))
     files = [file for task in written for file in task.files]
     damage = sorted((found for task in written for found in task.damage), key=lambda found: found.begin)
-    schema, begin, until = lake_schema(plan.table.row_format), ranges[0][0], ranges[-1][1]
+    schema, (begin, until) = lake_schema(plan.table.row_format), bounds
     try:
         with lake_errors(plan.lake.address):
             added = lake.commit(
@@ -130,6 +152,19 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
         remove_files(plan, written)
 
 
+def contiguous(ranges: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return where the ranges of all tasks begin and end, None without any.
+
+    Raises:
+        DispatcherError: there is a gap between two, because a task did not write its range.
+    """
+    ordered = sorted(ranges)
+    for (_, end), (begin, _) in itertools.pairwise(ordered):
+        if end != begin:
+            raise DispatcherError(f"a task did not write its range: written_until={end} next_begins={begin}")
+    return (ordered[0][0], ordered[-1][1]) if ordered else None
+
+
 def remove_run(plan: SinkPlan) -> None:
     """Remove the files of an uncommitted run. Only a lake in a folder can be searched by file name."""
     if plan.lake.folder is not None:
@@ -143,9 +178,13 @@ def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     A commit may fail after its transaction was written, so this checks the table. If the table cannot be read, the
     files stay; no reader sees them, and maintenance removes them when they are old.
     """
-    paths = [file.path for task in written for file in task.files]
+    remove_unnamed(plan.lake, [file.path for task in written for file in task.files])
+
+
+def remove_unnamed(lake: LakeLocation, paths: Sequence[str]) -> None:
+    """Remove those of *paths* that no transaction of *lake* names; none if the table cannot be read."""
     try:
-        named = {file.path for file in open_table(plan.lake).files()}
-        plan.lake.remove([path for path in paths if path not in named])
+        named = {file.path for file in open_table(lake).files()}
+        lake.remove([path for path in paths if path not in named])
     except (OSError, DispatcherError):
         return

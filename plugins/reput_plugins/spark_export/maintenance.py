@@ -25,7 +25,7 @@ OPEN_DAY_SIZES = (1 << 20, 8 << 20, TARGET_SIZE)
 # Names of files that an export writes, and that the Delta library writes when it merges files or deletes rows.
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 OWN_FILE = re.compile(
-    rf"topic=[^/]*/date=[^/]*/([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
+    rf"([^/]+=[^/]*/)*([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
     r"\.parquet"
 )
 # The names that pyiceberg gives the files of a table's metadata.
@@ -37,7 +37,10 @@ COMMITS_BETWEEN_LOOKS = 8
 
 
 class Maintenance:
-    """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*."""
+    """Maintain one lake: merge files after every few transactions, and do everything every *interval_ms*.
+
+    *date_column* names the day of the store time, if the table is partitioned by it.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,13 @@ class Maintenance:
         *,
         interval_ms: int,
         vacuum_hours: int,
+        date_column: str = "date",
         now: Callable[[], float] = time.time,
     ) -> None:
         self.lake = lake
         self.interval_seconds = interval_ms / 1000
         self.vacuum_hours = vacuum_hours
+        self.date_column = date_column
         self.now = now
         self.done_at = now()
         self.commits = 0
@@ -99,26 +104,32 @@ class Maintenance:
             # Another process does so, or the next run will.
             open_table(self.lake).trim_history()
         today = datetime.fromtimestamp(self.now(), UTC).date()
-        for day, size in days_to_merge(open_table(self.lake), today):
+        for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
             alive()
             try:
-                removed += open_table(self.lake).merge_files(day, size)
+                removed += open_table(self.lake).merge_files(day, size, self.date_column)
             except CommitConflict:
                 # Another process merged or deleted in the same day. The next run finds what is left to do.
                 continue
         return removed
 
 
-def days_to_merge(table: LakeTable, today: date) -> list[tuple[str, int]]:
-    """Return (day as text, target size) for each day in which some topic has files worth merging."""
-    sizes: dict[tuple[tuple[str | None, ...], date], list[int]] = defaultdict(list)
+def days_to_merge(table: LakeTable, today: date, date_column: str = "date") -> list[tuple[str | None, int]]:
+    """Return (day as text, target size) for each day in which some partition has files worth merging.
+
+    The day is None for the whole of a table that is not partitioned by *date_column*.
+    """
+    sizes: dict[tuple[str | None, tuple[str | None, ...]], list[int]] = defaultdict(list)
     for file in table.files():
-        day = file.partition["date"]
-        if day is not None:
-            others = tuple(value for name, value in file.partition.items() if name != "date")
-            sizes[others, date.fromisoformat(day)].append(file.size)
-    found = ((day, merged_size(files, day < today)) for (_, day), files in sizes.items())
-    return sorted({(day.isoformat(), size) for day, size in found if size is not None})
+        day = file.partition.get(date_column)
+        if day is not None or date_column not in file.partition:
+            sizes[day, tuple(file.partition.values())].append(file.size)
+    found = (
+        (day, merged_size(files, day is not None and date.fromisoformat(day) < today))
+        for (day, _), files in sizes.items()
+    )
+    merged = {(day, size) for day, size in found if size is not None}
+    return sorted(merged, key=lambda pair: (pair[0] or "", pair[1]))
 
 
 def merged_size(sizes: Sequence[int], closed: bool) -> int | None:

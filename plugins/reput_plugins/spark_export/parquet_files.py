@@ -32,10 +32,22 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "file_format", "lake_schema", "write_range"]
+__all__ = [
+    "EPOCH_DAY",
+    "PARTITION_COLUMNS",
+    "STORE_COLUMN",
+    "FileLayout",
+    "PartitionWriters",
+    "file_format",
+    "lake_schema",
+    "partition_days",
+    "write_range",
+]
 
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
+# What the sum of a row is made of.
+CRC_COLUMNS = ("commitLogOffset", "storeSize", "bodyCRC")
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
@@ -48,7 +60,7 @@ DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOC
 BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
-DICTIONARY_COLUMNS = [
+DICTIONARY_COLUMNS = (
     *PARTITION_COLUMNS,
     STORE_COLUMN,
     "queueId",
@@ -59,11 +71,31 @@ DICTIONARY_COLUMNS = [
     "flag",
     "sysFlag",
     "reconsumeTimes",
-]
+)
 # The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 
 Array = np.ndarray[Any, Any]
+# The values of the partition columns, as text.
+Partition = tuple[str | None, ...]
+
+
+class FileLayout(msgspec.Struct, frozen=True):
+    """How the rows of a table lie in its files.
+
+    Attributes:
+        partition_columns: the columns that the folders name.
+        dictionary: columns whose values repeat; the fields of a struct are named with a point.
+        statistics: columns by which readers skip files, in the same way.
+        store_time: the column of the store time, which has no statistics where a date is missing.
+        cluster_by: columns by which the rows of a file are sorted.
+    """
+
+    partition_columns: tuple[str, ...] = PARTITION_COLUMNS
+    dictionary: tuple[str, ...] = DICTIONARY_COLUMNS
+    statistics: tuple[str, ...] = STATISTICS_COLUMNS
+    store_time: str = "storeTimestamp"
+    cluster_by: tuple[str, ...] = ()
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
@@ -103,7 +135,7 @@ def write_range(
     """
     table = LogTable(store, options)
     attempt = f"{run}-{uuid.uuid4().hex[:8]}" if run else uuid.uuid4().hex[:8]
-    writers = PartitionWriters(lake, f"{begin:020d}-{until:020d}-{attempt}.parquet")
+    writers = PartitionWriters(lake, f"{begin:020d}-{until:020d}-{attempt}.parquet", FileLayout())
     decoder = BatchDecoder(file_format(options.row_format))
     try:
         for parts, rows in table.records(begin, until):
@@ -117,17 +149,25 @@ def write_range(
         raise
 
 
-def by_partition(
-    decoder: BatchDecoder, parts: RecordParts, rows: Array
-) -> Iterator[tuple[tuple[str, int | None], pa.RecordBatch]]:
+def partition_days(store_timestamps: Array) -> Array:
+    """Return the days of store times in ms, counted from 1970; `DAY_MAX` + 1 where readers cannot represent one."""
+    days = store_timestamps.astype(np.int64) // DAY_MS
+    return np.where((days >= DAY_MIN) & (days <= DAY_MAX), days, DAY_MAX + 1)
+
+
+def day_text(day: int) -> str | None:
+    """Return a day of `partition_days` as text, None where there is none."""
+    return None if day > DAY_MAX else date.fromordinal(EPOCH_DAY + day).isoformat()
+
+
+def by_partition(decoder: BatchDecoder, parts: RecordParts, rows: Array) -> Iterator[tuple[Partition, pa.RecordBatch]]:
     """Yield *rows* decoded and grouped by (topic, day).
 
     The rows are sorted before decoding, so that each value is copied once.
     """
     encoded = parts.take(TOPIC, rows).dictionary_encode()
     topics = [topic.decode("utf-8", "replace") for topic in encoded.dictionary.to_pylist()]
-    days = parts.columns.store_timestamp[rows].astype(np.int64) // DAY_MS
-    days = np.where((days >= DAY_MIN) & (days <= DAY_MAX), days, DAY_MAX + 1)
+    days = partition_days(parts.columns.store_timestamp[rows])
     distinct_days, day_of = np.unique(days, return_inverse=True)
     group = encoded.indices.to_numpy() * len(distinct_days) + day_of
     order = np.argsort(group, kind="stable")
@@ -138,34 +178,34 @@ def by_partition(
         cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
         for begin, end in itertools.pairwise(cuts):
             topic, day = divmod(int(groups[begin]), len(distinct_days))
-            found = int(distinct_days[day])
-            yield (topics[topic], found if found <= DAY_MAX else None), batch.slice(begin, end - begin)
+            yield (topics[topic], day_text(int(distinct_days[day]))), batch.slice(begin, end - begin)
         first += batch.num_rows
 
 
-def with_partition(batch: pa.RecordBatch, partition: tuple[str, int | None], schema: pa.Schema) -> pa.RecordBatch:
+def with_partition(batch: pa.RecordBatch, partition: Partition, schema: pa.Schema) -> pa.RecordBatch:
     """Return *batch* with the columns of *schema*, which may have those that a folder names."""
     for name, value, kind in zip(PARTITION_COLUMNS, partition, (pa.string(), pa.date32()), strict=True):
-        batch = batch.append_column(name, pa.repeat(pa.scalar(value, kind), batch.num_rows))
+        batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()).cast(kind), batch.num_rows))
     return pa.RecordBatch.from_arrays([batch[name] for name in schema.names], schema=schema)
 
 
 class PartitionWriters:
-    """The files of one range, one for each (topic, day), with their buffered rows."""
+    """The files of one range, one for each partition, with their buffered rows."""
 
-    def __init__(self, lake: LakeLocation, file_name: str) -> None:
+    def __init__(self, lake: LakeLocation, file_name: str, layout: FileLayout) -> None:
         self.lake = lake
+        self.layout = layout
         self.filesystem = lake.filesystem()
         self.file_name = file_name
-        self.files: dict[tuple[str, int | None], PartitionFile] = {}
+        self.files: dict[Partition, PartitionFile] = {}
         self.buffered_bytes = 0
 
-    def add(self, partition: tuple[str, int | None], batch: pa.RecordBatch) -> None:
+    def add(self, partition: Partition, batch: pa.RecordBatch) -> None:
         """Buffer rows of one partition; write everything once the buffer is full."""
         file = self.files.get(partition)
         if file is None:
             file = self.files[partition] = PartitionFile(
-                self.lake, self.filesystem, partition, self.file_name, batch.schema
+                self.lake, self.filesystem, partition, self.file_name, batch.schema, self.layout
             )
         file.add(batch)
         self.buffered_bytes += batch.nbytes
@@ -201,20 +241,22 @@ class PartitionFile:
         self,
         lake: LakeLocation,
         filesystem: Any,
-        partition: tuple[str, int | None],
+        partition: Partition,
         file_name: str,
         schema: pa.Schema,
+        layout: FileLayout,
     ) -> None:
-        topic, day = partition
-        self.date = None if day is None else date.fromordinal(EPOCH_DAY + day).isoformat()
-        self.topic = topic
-        self.name = f"{folder_name('topic', topic)}/{folder_name('date', self.date)}/{file_name}"
+        self.layout = layout
+        self.partition = dict(zip(layout.partition_columns, partition, strict=True))
+        folders = [folder_name(column, value) for column, value in self.partition.items()]
+        self.name = "/".join([*folders, file_name])
         self.lake = lake
         self.path = None if lake.folder is None else lake.folder / self.name
-        self.changed_folders = [] if self.path is None else make_folders(self.path)
+        self.changed_folders = [] if self.path is None else make_folders(self.path, len(folders))
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
-        self.crc = 0
+        # Of rows that are not those of the log there is no sum.
+        self.crc = 0 if set(CRC_COLUMNS) <= set(schema.names) else None
         self.metadata: list[pq.FileMetaData] = []
         try:
             self.writer = pq.ParquetWriter(
@@ -222,8 +264,8 @@ class PartitionFile:
                 schema,
                 compression=COMPRESSION,
                 compression_level=COMPRESSION_LEVEL,
-                use_dictionary=[name for name in DICTIONARY_COLUMNS if name in schema.names],
-                write_statistics=[name for name in STATISTICS_COLUMNS if name in schema.names],
+                use_dictionary=[name for name in layout.dictionary if has_column(schema, name)],
+                write_statistics=[name for name in layout.statistics if has_column(schema, name)],
                 metadata_collector=self.metadata,
             )
         except BaseException:
@@ -234,13 +276,15 @@ class PartitionFile:
     def add(self, batch: pa.RecordBatch) -> None:
         """Buffer rows."""
         self.batches.append(batch)
-        offsets, sizes, crcs = (batch[name].to_numpy() for name in ("commitLogOffset", "storeSize", "bodyCRC"))
-        self.crc += int(row_crc(offsets, sizes, crcs).sum())
+        if self.crc is not None:
+            self.crc += int(row_crc(*(batch[name].to_numpy() for name in CRC_COLUMNS)).sum())
 
     def write(self) -> None:
         """Write the buffered rows as one row group."""
         if self.batches:
             table = pa.Table.from_batches(self.batches)
+            if self.layout.cluster_by:
+                table = table.sort_by([(name, "ascending") for name in self.layout.cluster_by])
             self.writer.write_table(table, row_group_size=table.num_rows)
             self.batches = []
 
@@ -252,31 +296,37 @@ class PartitionFile:
         # In an object store the file exists only once this returns, and is then complete and durable.
         self.output.close()
         (metadata,) = self.metadata
-        lowest, highest = self.bounds(metadata)
+        lowest, highest, nulls = self.bounds(metadata)
         return ParquetFile(
             self.name,
             size,
             time.time_ns() // 1_000_000,
             metadata.num_rows,
-            {"topic": self.topic, "date": self.date},
+            self.partition,
             lowest,
             highest,
-            dict.fromkeys(lowest, 0),
+            nulls,
             self.crc,
         )
 
-    def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the lowest and highest values by which lake readers skip files."""
+    def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+        """Return the lowest and highest values, and the number of nulls, by which lake readers skip files."""
         lowest: dict[str, Any] = {}
         highest: dict[str, Any] = {}
+        nulls: dict[str, int] = {}
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         for number in range(metadata.num_columns):
             name = metadata.schema.column(number).path
-            if name in STATISTICS_COLUMNS and (name != "storeTimestamp" or self.date is not None):
-                found = [group.column(number).statistics for group in groups]
+            if name not in self.layout.statistics:
+                continue
+            if name == self.layout.store_time and None in self.partition.values():
+                continue
+            found = [group.column(number).statistics for group in groups]
+            if all(statistics is not None and statistics.has_min_max for statistics in found):
                 lowest[name] = min(statistics.min for statistics in found)
                 highest[name] = max(statistics.max for statistics in found)
-        return lowest, highest
+                nulls[name] = sum(statistics.null_count for statistics in found)
+        return lowest, highest, nulls
 
     def abandon(self) -> None:
         """Remove the file."""
@@ -289,6 +339,13 @@ class PartitionFile:
         with contextlib.suppress(OSError):
             self.output.close()
         self.lake.remove([self.name])
+
+
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether *schema* has a column, or a field of a struct column, of that name."""
+    column, _, field = name.partition(".")
+    at = schema.get_field_index(column)
+    return at >= 0 and (not field or schema.field(at).type.get_field_index(field) >= 0)
 
 
 def folder_name(column: str, value: str | None) -> str:
@@ -307,11 +364,10 @@ def folder_name(column: str, value: str | None) -> str:
     return encoded[: FOLDER_NAME_SIZE_MAX - len(digest)].decode("utf-8", "ignore") + digest
 
 
-def make_folders(path: Path) -> list[Path]:
-    """Make the topic and day folders of a file, and return the folders that get a new entry."""
-    day, topic = path.parent, path.parent.parent
-    changed = [day]
-    if not day.exists():
-        changed += [topic, topic.parent]
-        day.mkdir(parents=True, exist_ok=True)
+def make_folders(path: Path, depth: int) -> list[Path]:
+    """Make the *depth* folders of a file's partition, and return the folders that get a new entry."""
+    changed = [path.parent]
+    if not path.parent.exists():
+        changed += list(path.parents)[1 : depth + 1]
+        path.parent.mkdir(parents=True, exist_ok=True)
     return changed

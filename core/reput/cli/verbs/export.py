@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -59,6 +60,15 @@ def export(
     follow: Annotated[bool, typer.Option("--follow", help="Keep the table up to date until interrupted.")] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; may be repeated.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--tables",
+            metavar="FILE",
+            help="Keep the typed tables that this TOML file describes, in folders below LAKE, instead of one table of "
+            "the log.",
+        ),
     ] = None,
     lake_format: Annotated[
         LakeFormat, typer.Option("--lake-format", help="Format of the table. Iceberg needs the extra `iceberg`.")
@@ -128,6 +138,7 @@ def export(
     the extra "spark" and Java. Spark gets every `--set spark.NAME=VALUE`.
     """
     given = {
+        "tables": tables,
         "topics": topics,
         "settings": settings_of(store, config, assignments).settings.spark_options,
         "storage_options": storage_options_in(storage_options or ()),
@@ -177,9 +188,13 @@ def terminated_in_order() -> Iterator[None]:
 def report_text(row: Mapping[str, Any]) -> str:
     """Return the report as text."""
     damage = ", ".join(f"{damaged['from']}..{damaged['until']} ({damaged['reason']})" for damaged in row["damage"])
+    tables = ", ".join(
+        f"{table['table']} {table['records']} rows and {table['dead_letters']} dead letters" for table in row["tables"]
+    )
     return (
         f"{row['records']} records in {row['files']} files of {row['bytes']} bytes, "
-        f"from {row['from']} until {row['until']}, in {row['seconds']:.1f} s; table version {row['table_version']}"
+        f"from {row['from']} until {row['until']}, in {row['seconds']:.1f} s; "
+        + (f"tables: {tables}" if tables else f"table version {row['table_version']}")
         + (f"; left out as damaged: {damage}" if damage else "")
     )
 

@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, WriterProperties
+from deltalake import CommitProperties, DeltaTable, Schema, WriterProperties, write_deltalake
 from deltalake import Transaction as DeltaTransaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -179,8 +180,8 @@ class DeltaLakeTable:
         self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
     ) -> None:
         """Delete rows; files that keep some of theirs are written anew."""
-        conditions = [f'"{offset_column}" >= {from_offset}']
-        conditions += [f"\"{name}\" = '{value}'" for name, value in equal.items()]
+        conditions = [f"{sql_name(offset_column)} >= {from_offset}"]
+        conditions += [f"{sql_name(name)} = '{value}'" for name, value in equal.items()]
         with refusals(self.location, REFUSED_COMMIT):
             self.delta.delete(" and ".join(conditions), commit_properties=properties_of(transaction))
         self.force_commits()
@@ -189,11 +190,19 @@ class DeltaLakeTable:
             # If no row matches, the Delta library makes no transaction.
             self.append([], self.schema(), transaction)
 
-    def merge_files(self, day: str, target_size: int) -> int:
-        """Merge the small files of one day."""
+    def add_fields(self, schema: pa.Schema) -> None:
+        """Add columns and fields of structs in a transaction of their own."""
+        with refusals(self.location, "the lake cannot be extended with columns", f" columns={','.join(schema.names)}"):
+            # For an empty addition the Delta library adds what is missing, also inside of structs.
+            write_deltalake(self.delta, schema.empty_table(), mode="append", schema_mode="merge")
+        self.force_commits()
+        self.update()
+
+    def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
+        """Merge the small files of one day, or of all."""
         with refusals(self.location, "the files of the lake cannot be merged"):
             metrics = self.delta.optimize.compact(
-                partition_filters=[("date", "=", day)],
+                partition_filters=None if day is None else [(date_column, "=", day)],
                 target_size=target_size,
                 writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
             )
@@ -248,17 +257,37 @@ def statistics(file: ParquetFile) -> dict[str, Any]:
     """Return the statistics by which readers of Delta tables skip files."""
     return {
         "numRecords": file.row_count,
-        "minValues": {name: plain(value) for name, value in file.minimum.items()},
-        "maxValues": {name: plain(value) for name, value in file.maximum.items()},
-        "nullCount": file.null_count,
+        "minValues": nested(file.minimum),
+        "maxValues": nested(file.maximum),
+        "nullCount": nested(file.null_count),
     }
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by column, those of a struct's fields (``column.field``) below their column."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        column, _, field = name.partition(".")
+        if field:
+            found.setdefault(column, {})[field] = plain(value)
+        else:
+            found[name] = plain(value)
+    return found
+
+
+def sql_name(name: str) -> str:
+    """Return a column, or the field of a struct (``column.field``), in the library's SQL."""
+    column, _, field = name.partition(".")
+    return f"\"{column}\"['{field}']" if field else f'"{column}"'
 
 
 def plain(value: Any) -> Any:
     """Return a value in the form of Delta's statistics: times as text, in ms."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    return value
+    if isinstance(value, date):
+        return value.isoformat()
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def file_of(row: Mapping[str, Any]) -> ParquetFile:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.iceberg_columns import columns_of_files
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, EPOCH_DAY, PartitionFile
+from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, FileLayout, PartitionFile
 
 __all__ = ["rewrite"]
 
@@ -39,11 +38,10 @@ def rewrite(
     """
     columns = pa.schema([(field.name, pa.null()) for field in table.schema().fields])
     schema = columns_of_files(table.schema(), columns)
-    day = partition["date"]
-    place = (partition["topic"] or "", None if day is None else date.fromisoformat(day).toordinal() - EPOCH_DAY)
+    place = (partition["topic"] or "", partition["date"])
     begin, until = (edge(tasks, number) for number in (0, 1))
     name = f"{begin}-{until}-{uuid.uuid4().hex[:8]}.parquet"
-    file = PartitionFile(location, location.filesystem(), place, name, schema)
+    file = PartitionFile(location, location.filesystem(), place, name, schema, FileLayout())
     try:
         row_count = buffered = 0
         for rows in rows_of(table, tasks, schema):

@@ -272,6 +272,10 @@ class IcebergLakeTable:
         with self.refusals("the lake cannot be extended with columns"), self.table.update_schema() as update:
             update.union_by_name(schema)
 
+    def add_fields(self, schema: pa.Schema) -> None:
+        """Add columns, and fields of structs, in a transaction of their own."""
+        self.add_columns(schema)
+
     def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
         """Add files in one snapshot. Manifests are merged meanwhile, so that their number stays low."""
         added = [self.data_file(file) for file in files]
@@ -303,12 +307,12 @@ class IcebergLakeTable:
                 wanted.append([task])
         self.replace(wanted, transaction, ~pc.coalesce(gone, ds.scalar(False)))
 
-    def merge_files(self, day: str, target_size: int) -> int:
-        """Merge the small files of one day, for each other partition column by itself."""
+    def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
+        """Merge small files of one day or of all, for each other partition column by itself."""
         groups: dict[tuple[str | None, ...], list[FileScanTask]] = {}
         for task in self.tasks():
             partition = self.file_of(task.file).partition
-            if partition.get("date") == day and task.file.file_size_in_bytes < target_size // 2:
+            if day in (None, partition.get(date_column)) and task.file.file_size_in_bytes < target_size // 2:
                 groups.setdefault(tuple(partition.values()), []).append(task)
         bins = [found for group in groups.values() for found in packed(group, target_size) if len(found) > 1]
         if bins:

@@ -118,8 +118,14 @@ class LakeTable(Protocol):
         The transaction is made even if no row matches.
         """
 
-    def merge_files(self, day: str, target_size: int) -> int:
-        """Merge the small files of the partitions with ``date`` *day* up to *target_size*; return how many are gone."""
+    def add_fields(self, schema: pa.Schema) -> None:
+        """Add what *schema* has in addition: columns, and fields of structs. Its other columns are the table's."""
+
+    def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
+        """Merge the small files of *day*, None for all, up to *target_size*; return how many are gone.
+
+        *date_column*: the partition column of the day.
+        """
 
     def trim_history(self) -> None:
         """Forget the oldest transactions, where a commit costs the more the more there are."""

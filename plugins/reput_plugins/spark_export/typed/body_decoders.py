@@ -1,0 +1,55 @@
+"""Body decoders: a table's schema, once it is known, and the decoder of its format.
+
+The driver resolves the schema: it reads the file, asks the registry, or looks at the first bodies. Workers get the
+result, and read no schema file.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from reput_plugins.spark_export.typed.decoding import BodyDecoder
+from reput_plugins.spark_export.typed.json_bodies import JsonBodies
+from reput_plugins.spark_export.typed.table_specs import TableSpec
+from reput_plugins.spark_export.typed.text_bodies import CsvBodies, TextBodies
+
+__all__ = ["ResolvedTable", "make_decoder"]
+
+
+class ResolvedTable(msgspec.Struct, frozen=True):
+    """A table whose schema is known.
+
+    Attributes:
+        schema: the columns of its bodies, with types that a lake can hold.
+        source: the schema in its own language: Avro's JSON, or protobuf's descriptors.
+        message: full name of the protobuf message.
+    """
+
+    spec: TableSpec
+    schema: pa.Schema
+    source: bytes = b""
+    message: str = ""
+
+
+def make_decoder(table: ResolvedTable) -> BodyDecoder:
+    """Return the decoder of a table's bodies."""
+    spec = table.spec
+    if spec.format == "json":
+        return JsonBodies(table.schema, confluent=spec.is_confluent)
+    if spec.format == "csv":
+        return CsvBodies(table.schema, spec.delimiter)
+    if spec.format == "text":
+        return TextBodies()
+    # Imported here, because each needs a library of the extra ``typed``.
+    if spec.format == "avro":
+        from reput_plugins.spark_export.typed.avro_bodies import AvroBodies
+
+        return AvroBodies(table)
+    if spec.format == "protobuf":
+        from reput_plugins.spark_export.typed.protobuf_bodies import ProtobufBodies
+
+        return ProtobufBodies(table)
+    from reput_plugins.spark_export.typed.msgpack_bodies import MsgpackBodies
+
+    return MsgpackBodies(table.schema)

@@ -1,0 +1,91 @@
+"""Decoding: what every decoder of bodies does, and how bodies that do not fit are found.
+
+A decoder turns an array of bodies into columns as a whole. If that fails, some body does not fit; halves are then tried
+separately, until the bodies that do not fit stand alone. So whether a body fits never depends on its neighbours, and a
+clean batch costs no Python object per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["BodyDecoder", "Decoded", "decode_halves", "joined", "short_reason"]
+
+REASON_LETTERS_MAX = 300
+
+Array = np.ndarray[Any, Any]
+
+
+class Decoded:
+    """The bodies that fit as *rows*, with their numbers *kept*; *refused* has number and reason of each other body."""
+
+    __slots__ = ("kept", "refused", "rows")
+
+    def __init__(self, rows: pa.Table, kept: Array, refused: list[tuple[int, str]]) -> None:
+        self.rows = rows
+        self.kept = kept
+        self.refused = refused
+
+
+class BodyDecoder(Protocol):
+    """Turns bodies into columns. Use it from one thread at a time."""
+
+    schema: pa.Schema
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded:
+        """Return the columns of the bodies that fit, in order, and the reasons of the others.
+
+        Raises:
+            DispatcherError: it cannot be known whether a body fits, because a registry does not answer.
+        """
+
+
+def decode_halves(
+    bodies: pa.BinaryArray,
+    schema: pa.Schema,
+    attempt: Callable[[pa.BinaryArray], pa.Table],
+    errors: tuple[type[Exception], ...],
+) -> Decoded:
+    """Decode *bodies* with *attempt*, which returns a row per body or raises one of *errors*."""
+    pieces: list[pa.Table] = []
+    kept: list[Array] = []
+    refused: list[tuple[int, str]] = []
+    waiting = [(0, len(bodies))] if len(bodies) else []
+    while waiting:
+        first, count = waiting.pop()
+        try:
+            pieces.append(attempt(bodies.slice(first, count)))
+            kept.append(np.arange(first, first + count))
+        except errors as error:
+            if count == 1:
+                refused.append((first, short_reason(error)))
+                continue
+            half = count // 2
+            # The first half is taken next.
+            waiting += [(first + half, count - half), (first, half)]
+    rows = pa.concat_tables(pieces) if pieces else schema.empty_table()
+    return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), refused)
+
+
+def joined(parts: list[tuple[Decoded, Array]], schema: pa.Schema) -> Decoded:
+    """Return what was decoded of several parts of an array as one; each part has the numbers of its bodies."""
+    kept = [at[decoded.kept] for decoded, at in parts]
+    refused = [(int(at[number]), reason) for decoded, at in parts for number, reason in decoded.refused]
+    if not parts:
+        return Decoded(schema.empty_table(), np.empty(0, np.int64), [])
+    numbers = np.concatenate(kept)
+    rows = pa.concat_tables([decoded.rows for decoded, _ in parts])
+    if len(parts) > 1:
+        order = np.argsort(numbers, kind="stable")
+        numbers, rows = numbers[order], rows.take(pa.array(order))
+    return Decoded(rows, numbers, sorted(refused))
+
+
+def short_reason(error: Exception) -> str:
+    """Return an error's text as one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= REASON_LETTERS_MAX else f"{text[:REASON_LETTERS_MAX]}…"

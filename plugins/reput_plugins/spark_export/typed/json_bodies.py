@@ -1,0 +1,147 @@
+"""JSON bodies as columns, by ``pyarrow.json`` over the joined bodies.
+
+The reader takes one text, not an array, so each body gets its number as a first field whose name nobody can guess:
+
+    {"id":7}\n{}          →  {"5f0c…":0,"id":7}\n{"5f0c…":1}\n
+
+Only if the numbers come back in order, one per body, does every body hold exactly one object.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from reput_plugins.spark_export.typed.column_types import conform, map_types
+from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.framing import Unframed, no_framing, split_confluent, without_first
+
+__all__ = ["JsonBodies", "infer_json"]
+
+ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+
+
+class JsonBodies:
+    """Decodes JSON objects. Fields that the schema does not name are left out; fields that are absent are null."""
+
+    def __init__(self, schema: pa.Schema, *, confluent: bool = False) -> None:
+        self.schema = schema
+        self.confluent = confluent
+        self.number = secrets.token_hex(8)
+        # A date is written as text, which the reader takes for a time only.
+        read = [pa.field(field.name, map_types(field.type, date_as_time)) for field in schema]
+        self.parsing = pj.ParseOptions(
+            explicit_schema=pa.schema([pa.field(self.number, pa.int64()), *read]),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        )
+        self.numbers = pa.array([], pa.string())
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded:
+        """Return the columns of the bodies that fit."""
+        unframed: Unframed = split_confluent(bodies) if self.confluent else no_framing(bodies)
+        return unframed.whole(decode_halves(unframed.payloads, self.schema, self.attempt, ERRORS))
+
+    def attempt(self, bodies: pa.BinaryArray) -> pa.Table:
+        """Return a row for each of *bodies*; raise if any does not fit."""
+        read = self.read(bodies, self.parsing)
+        return conform(read.drop_columns([self.number]), self.schema)
+
+    def read(self, bodies: pa.BinaryArray, parsing: pj.ParseOptions) -> pa.Table:
+        """Return a row for each of *bodies*, with its number."""
+        # The reader itself does not look at what is inside strings.
+        text = pc.ascii_ltrim_whitespace(bodies.cast(pa.string()))
+        if not pc.all(pc.starts_with(text, "{")).as_py():
+            raise pa.ArrowInvalid("the body is not a JSON object")
+        rest = without_first(text, 1)
+        names = self.named(len(bodies))
+        if not pc.all(pc.starts_with(rest, '"')).as_py():
+            rest = pc.ascii_ltrim_whitespace(rest)
+            comma = pc.if_else(pc.starts_with(rest, "}"), "", ",")
+        else:
+            comma = pa.scalar(",")
+        joined = pc.binary_join_element_wise(names, comma, rest, "\n", "")
+        lines = joined.buffers()[2]
+        table = pj.read_json(
+            pa.BufferReader(lines),
+            read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            parse_options=parsing,
+        )
+        expected = pa.array(range(len(bodies)), pa.int64())
+        if table.num_rows != len(bodies) or not table[self.number].combine_chunks().equals(expected):
+            raise pa.ArrowInvalid("the body is not one JSON object")
+        return table
+
+    def named(self, count: int) -> pa.StringArray:
+        """Return the beginnings of *count* objects, each with its number."""
+        if len(self.numbers) < count:
+            digits = pa.array(range(count), pa.int64()).cast(pa.string())
+            self.numbers = pc.binary_join_element_wise(f'{{"{self.number}":', digits, "")
+        return self.numbers.slice(0, count)
+
+
+def date_as_time(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which the reader takes a value."""
+    return pa.timestamp("us") if pa.types.is_date(kind) else kind
+
+
+def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
+    """Return the fields of those *bodies* that are objects, with the types that they show."""
+    bodies_of = JsonBodies(pa.schema([]), confluent=confluent)
+    unframed = split_confluent(bodies) if confluent else no_framing(bodies)
+    parsing = pj.ParseOptions(
+        explicit_schema=pa.schema([pa.field(bodies_of.number, pa.int64())]), newlines_in_values=True
+    )
+    found: list[tuple[list[pa.Field], int]] = []
+
+    def attempt(part: pa.BinaryArray) -> pa.Table:
+        table = bodies_of.read(part, parsing)
+        found.append((list(table.drop_columns([bodies_of.number]).schema), len(part)))
+        return pa.table({})
+
+    decode_halves(unframed.payloads, pa.schema([]), attempt, ERRORS)
+    fields = [field for field in most_common(found) if not has_null(field.type)]
+    return pa.schema([pa.field(field.name, map_types(field.type, text_for_time)) for field in fields])
+
+
+def most_common(found: list[tuple[list[pa.Field], int]]) -> list[pa.Field]:
+    """Return all fields, each with the type that most of the bodies show; each list of fields has a number of bodies.
+
+    If some are whole numbers and some are not, the column is of floating numbers.
+    """
+    kinds: dict[str, Counter[pa.DataType]] = {}
+    for fields, count in found:
+        for field in fields:
+            kinds.setdefault(field.name, Counter())[field.type] += count
+    return [pa.field(name, most_common_type(counted)) for name, counted in kinds.items()]
+
+
+def most_common_type(counted: Counter[pa.DataType]) -> pa.DataType:
+    """Return the type of one column."""
+    joined: Counter[pa.DataType] = Counter()
+    structs = [(list(kind), count) for kind, count in counted.items() if pa.types.is_struct(kind)]
+    merged = pa.struct(most_common(structs))
+    has_floating = any(pa.types.is_floating(kind) for kind in counted)
+    for kind, count in counted.items():
+        if pa.types.is_struct(kind):
+            kind = merged
+        elif has_floating and pa.types.is_integer(kind):
+            kind = pa.float64()
+        joined[kind] += 0 if pa.types.is_null(kind) else count
+    return joined.most_common(1)[0][0]
+
+
+def text_for_time(kind: pa.DataType) -> pa.DataType:
+    """Return a text for a time, because the next body may have another text there. Spark infers no times either."""
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def has_null(kind: pa.DataType) -> bool:
+    """Return whether no value has shown the type, or one inside of it."""
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(has_null(field.type) for field in kind)
+    return has_null(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_null(kind))

@@ -1,0 +1,230 @@
+"""Files of the typed tables: one range of the log, read once, decoded for each table and written by one worker."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput.table import BadRange, LogTable, RowFilter, TableOptions
+from reput.table.batch_decoder import BatchDecoder
+from reput.table.record_parts import RecordParts
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import LogColumns
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, PartitionWriters
+from reput_plugins.spark_export.typed.body_decoders import ResolvedTable, make_decoder
+from reput_plugins.spark_export.typed.column_types import conform
+from reput_plugins.spark_export.typed.decoding import Decoded
+from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
+
+__all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "log_columns", "log_fields", "write_tables"]
+
+LOG_STRUCT = "_log"
+DEAD_LOG_COLUMNS = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "bodyCRC", "storeTimestamp")
+DEAD_LAYOUT = FileLayout(
+    partition_columns=(DATE_COLUMN,),
+    dictionary=(STORE_COLUMN, "topic", "queueId", "reason"),
+    statistics=("queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
+)
+NUMBERS = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+REPEATED = (STORE_COLUMN, "topic", "queueId", "tags", "flag", "reconsumeTimes", "bornHost", "storeHost")
+DATE_TYPE = pa.date32()
+YEAR_ONE, YEAR_LAST = -719_162, 2_932_896
+DAY_MICROSECONDS = 86_400_000_000
+PARTITION_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_date)
+
+Array = np.ndarray[Any, Any]
+
+LOG_TYPES = BatchDecoder(TableOptions().row_format).schema
+DEAD_SCHEMA = pa.schema(
+    [
+        pa.field("reason", pa.string()),
+        *(LOG_TYPES.field(name) for name in DEAD_LOG_COLUMNS),
+        LOG_TYPES.field("body"),
+        pa.field(STORE_COLUMN, pa.string()),
+        pa.field(DATE_COLUMN, DATE_TYPE),
+    ]
+)
+
+
+class TablePlan(msgspec.Struct, frozen=True):
+    """What a worker needs for one table.
+
+    Attributes:
+        rows: the columns that it writes for a body, with the table's types.
+        store_name: value of the column ``store`` in its rows.
+        store_id, dead_store_id: the store's id in the table, and in the dead letters.
+    """
+
+    table: ResolvedTable
+    location: LakeLocation
+    dead_location: LakeLocation
+    rows: pa.Schema
+    store_name: str
+    store_id: str
+    dead_store_id: str
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table as described."""
+        return self.table.spec
+
+
+def log_columns(spec: TableSpec) -> LogColumns:
+    """Return where the rows of a table have the columns of the log."""
+    return LogColumns(LOG_STRUCT) if spec.prefix is None else LogColumns(None, spec.prefix)
+
+
+def log_fields(spec: TableSpec) -> list[pa.Field]:
+    """Return the columns of the log, and the date, in a typed table."""
+    found = [LOG_TYPES.field(name) for name in spec.log_columns] + [pa.field(STORE_COLUMN, pa.string())]
+    if spec.prefix is None:
+        found = [pa.field(LOG_STRUCT, pa.struct(found))]
+    else:
+        found = [field.with_name(spec.prefix + field.name) for field in found]
+    return [*found, pa.field(DATE_COLUMN, DATE_TYPE)]
+
+
+def layout_of(spec: TableSpec) -> FileLayout:
+    """Return how the rows of a table lie in its files."""
+    before = f"{LOG_STRUCT}." if spec.prefix is None else spec.prefix
+    return FileLayout(
+        partition_columns=spec.partition_by,
+        dictionary=tuple(before + name for name in REPEATED),
+        statistics=(*(before + name for name in NUMBERS), *spec.cluster_by),
+        store_time=f"{before}storeTimestamp",
+        cluster_by=spec.cluster_by,
+    )
+
+
+def write_tables(
+    plans: Sequence[TablePlan], store: str, options: TableOptions, begin: int, until: int, run: str
+) -> tuple[list[tuple[list[ParquetFile], list[ParquetFile]]], list[BadRange]]:
+    """Write the rows of the records that begin in [begin, until) into files of the tables, and force them to disk.
+
+    Returns:
+        For each table its files and those of its dead letters; and the damaged ranges that were skipped.
+
+    Raises:
+        DamagedStore: some bytes are not records, or fail their CRC, and the options do not allow skipping them.
+        DispatcherError: a schema registry does not answer.
+        OSError: a file cannot be written. The files of this call are removed.
+    """
+    log = LogTable(store, options)
+    name = f"{begin:020d}-{until:020d}-{run}-{uuid.uuid4().hex[:8]}.parquet"
+    files = [TableFiles(plan, options, name) for plan in plans]
+    try:
+        for parts, rows in log.records(begin, until):
+            for table in files:
+                table.add(parts, rows)
+        return [(table.rows.finish(), table.dead.finish()) for table in files], log.damage
+    except BaseException:
+        for table in files:
+            table.rows.abandon()
+            table.dead.abandon()
+        raise
+
+
+class TableFiles:
+    """The files of one table and of its dead letters, for one range."""
+
+    def __init__(self, plan: TablePlan, options: TableOptions, file_name: str) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.spec = spec
+        self.decoder = make_decoder(plan.table)
+        self.batch_rows = options.batch_rows
+        self.row_filter = RowFilter(topics=frozenset(spec.all_topics))
+        needed = dict.fromkeys((*DEAD_LOG_COLUMNS, *spec.log_columns, *(["tags"] if spec.tags else []), "body"))
+        self.records = BatchDecoder(msgspec.structs.replace(options.row_format, columns=tuple(needed)))
+        self.rows = PartitionWriters(plan.location, file_name, layout_of(spec))
+        self.dead = PartitionWriters(plan.dead_location, file_name, DEAD_LAYOUT)
+
+    def add(self, parts: RecordParts, chosen: Array) -> None:
+        """Write the records of one window that are the table's."""
+        rows = np.intersect1d(self.row_filter.rows(parts), chosen, assume_unique=True)
+        for first in range(0, len(rows), self.batch_rows):
+            for batch in self.records.decode(parts, rows[first : first + self.batch_rows]):
+                self.add_batch(batch)
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Write one batch of the log."""
+        tags = self.spec.wanted_tags
+        if tags is not None:
+            batch = batch.filter(pc.is_in(batch["tags"], pa.array(tags, pa.string())))
+        if batch.num_rows:
+            decoded = self.decoder.decode(batch["body"])
+            if decoded.refused:
+                self.add_dead(batch, decoded.refused)
+            if len(decoded.kept):
+                self.add_rows(batch, decoded)
+
+    def add_dead(self, batch: pa.RecordBatch, refused: list[tuple[int, str]]) -> None:
+        """Write the bodies that do not fit."""
+        found = batch.take(pa.array([number for number, _ in refused]))
+        arrays = [
+            pa.array([reason for _, reason in refused], pa.string()),
+            *(found[name] for name in DEAD_LOG_COLUMNS),
+            found["body"],
+            pa.repeat(pa.scalar(self.plan.store_name), len(refused)),
+            days_of(found["storeTimestamp"]),
+        ]
+        self.add_partitions(self.dead, pa.table(arrays, schema=DEAD_SCHEMA), (DATE_COLUMN,))
+
+    def add_rows(self, batch: pa.RecordBatch, decoded: Decoded) -> None:
+        """Write the columns of the bodies that fit, beside those of the log."""
+        found = batch if len(decoded.kept) == batch.num_rows else batch.take(pa.array(decoded.kept))
+        of_log = [found[name] for name in self.spec.log_columns]
+        of_log.append(pa.repeat(pa.scalar(self.plan.store_name), found.num_rows))
+        fields = log_fields(self.spec)
+        if self.spec.prefix is None:
+            of_log = [pa.StructArray.from_arrays(of_log, fields=list(fields[0].type))]
+        columns = [*conform(decoded.rows, self.plan.rows).columns, *of_log, days_of(found["storeTimestamp"])]
+        table = pa.table(columns, schema=pa.schema([*self.plan.rows, *fields]))
+        self.add_partitions(self.rows, table, self.spec.partition_by)
+
+    def add_partitions(self, writers: PartitionWriters, table: pa.Table, columns: tuple[str, ...]) -> None:
+        """Write rows to the files of their partitions."""
+        table = table.combine_chunks()
+        for values, part in partitions(table, columns):
+            for batch in part.drop_columns(list(columns)).to_batches():
+                writers.add(values, batch)
+
+
+def days_of(store_times: pa.Array) -> pa.Array:
+    """Return the days of store times, null where readers cannot represent one."""
+    days = pc.floor(pc.divide(store_times.cast(pa.int64()).cast(pa.float64()), DAY_MICROSECONDS)).cast(pa.int32())
+    held = pc.and_(pc.greater_equal(days, YEAR_ONE), pc.less_equal(days, YEAR_LAST))
+    return pc.if_else(held, days, pa.scalar(None, pa.int32())).cast(DATE_TYPE)
+
+
+def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
+    """Yield the values of the partition columns as a transaction has them, with the rows that have them."""
+    group = np.zeros(table.num_rows, np.int64)
+    texts: list[list[str | None]] = []
+    for name in columns:
+        column = table[name].combine_chunks()
+        encoded = column.dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary.cast(pa.string()).to_pylist()
+        texts.append(values)
+        group = group * max(len(values), 1) + encoded.indices.to_numpy()
+    cuts = [0, len(group)]
+    if not (group == group[0]).all():
+        order = np.argsort(group, kind="stable")
+        group = group[order]
+        cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
+        table = table.take(pa.array(order))
+    for begin, end in itertools.pairwise(cuts):
+        number, found = int(group[begin]), []
+        for values in reversed(texts):
+            number, at = divmod(number, max(len(values), 1))
+            # An empty text is null in the transactions of Delta.
+            found.append(values[at] or None)
+        yield tuple(reversed(found)), table.slice(begin, end - begin)

@@ -1,0 +1,239 @@
+"""Exports of typed tables: bring every table up to the log's end, or keep them there.
+
+Each table records its own end. An export begins at the least of them; a table that is further on, because a crash came
+between two commits or because it is older than another, takes no part until the others have reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from reput.errors import ConfigError, DispatcherError
+from reput.table import BadRange, LogTable, TableOptions, table_options
+from reput.table.asked_names import require_topics
+from reput.table.range_reader import pass_trimmed
+from reput_hooks import Cursor
+from reput_plugins.spark_export.lake import Commit, Lake
+from reput_plugins.spark_export.lake_continuation import continue_lake
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import committed_marks
+from reput_plugins.spark_export.lakes.opening import find_table, open_table
+from reput_plugins.spark_export.typed.body_decoders import ResolvedTable
+from reput_plugins.spark_export.typed.schema_resolution import resolve
+from reput_plugins.spark_export.typed.table_files import DEAD_SCHEMA, TablePlan, log_fields
+from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX, TableSpec, load_tables
+from reput_plugins.spark_export.typed.typed_sink import TypedPlan, lakes_of
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["OpenTables", "TableReport", "open_tables"]
+
+RunJob = Callable[[TypedPlan, int, int], None]
+
+
+class TableReport(msgspec.Struct, frozen=True):
+    """What an export added to one typed table: *records*, and *dead_letters* that did not fit."""
+
+    table: str
+    records: int
+    dead_letters: int
+    files: int
+    bytes: int
+    table_version: int
+
+
+class OpenTable:
+    """One typed table that is being kept.
+
+    Attributes:
+        end: commit-log offset up to which the table, and its dead letters, have the log; None: it is new.
+    """
+
+    def __init__(self, spec: TableSpec, rows: Lake, dead: Lake) -> None:
+        self.spec = spec
+        self.rows = rows
+        self.dead = dead
+        self.end: int | None = None
+        self.resolved: ResolvedTable | None = None
+        self.plan: TablePlan | None = None
+        self.added: list[tuple[Commit | None, Commit | None]] = []
+
+    def find_end(self) -> None:
+        """Find the table's end, and cut dead letters back that are ahead of it.
+
+        A crash between the two commits of a range leaves them so. The range is decoded again, maybe by another schema.
+        """
+        table, dead = find_table(self.rows.location), find_table(self.dead.location)
+        self.end = None if table is None else self.rows.committed(table)
+        dead_end = None if dead is None else self.dead.committed(dead)
+        if dead is not None and dead_end is not None and dead_end > (self.end or 0):
+            known = committed_marks(dead, self.dead.epochs.store_id, self.dead.export_name) or []
+            at = self.end or 0
+            cursor = Cursor(self.dead.epochs.store_id, self.dead.epochs.epoch, at, 0)
+            self.dead.truncate(cursor, [mark for mark in known if mark.end <= at])
+
+    def create(self, log: LogTable, begin: int, until: int) -> None:
+        """Make table and dead letters if there are none, and add columns that the schema has in addition."""
+        table = find_table(self.rows.location)
+        kept = None if table is None else table.schema()
+        self.resolved = resolve(self.spec, kept, log, begin, until)
+        topics = self.spec.all_topics
+        self.dead.create(DEAD_SCHEMA, topics)
+        made = self.rows.create(pa.schema([*self.resolved.schema, *log_fields(self.spec)]), topics)
+        columns = made.schema()
+        self.plan = TablePlan(
+            self.resolved,
+            self.rows.location,
+            self.dead.location,
+            pa.schema([columns.field(name) for name in self.resolved.schema.names]),
+            self.rows.store_name,
+            self.rows.epochs.store_id,
+            self.dead.epochs.store_id,
+        )
+
+
+class OpenTables:
+    """The typed tables of one export.
+
+    Attributes:
+        begin: where the export begins: the least of the tables' ends.
+    """
+
+    def __init__(self, tables: Sequence[OpenTable], log: LogTable, options: TableOptions, export_name: str) -> None:
+        self.tables = tables
+        self.log = log
+        self.options = options
+        self.export_name = export_name
+
+    def ends(self) -> list[int]:
+        """Return for each table where its next record begins."""
+        offset_min, strict = self.log.offset_min, self.options.fail_on_data_loss
+        return [offset_min if t.end is None else pass_trimmed(t.end, offset_min, strict) for t in self.tables]
+
+    @property
+    def begin(self) -> int:
+        return min(self.ends())
+
+    def create(self, until: int) -> None:
+        """Make what is missing, for an export up to *until*."""
+        for table, begin in zip(self.tables, self.ends(), strict=True):
+            table.create(self.log, begin, until)
+
+    def export(self, until: int, run: RunJob, bytes_max: int | None = None) -> None:
+        """Bring every table up to *until*, in steps of at most *bytes_max* of the log."""
+        while (begin := self.begin) < until:
+            ends = self.ends()
+            end = min([until, *(other for other in ends if other > begin)])
+            if bytes_max is not None and end - begin > bytes_max:
+                end = self.log.next_record(begin + bytes_max, end)
+            behind = [table for table, at in zip(self.tables, ends, strict=True) if at == begin]
+            plans = tuple(table.plan for table in behind if table.plan is not None)
+            topics = frozenset(topic for plan in plans for topic in plan.spec.all_topics)
+            row_filter = msgspec.structs.replace(self.options.row_filter, topics=topics)
+            options = msgspec.structs.replace(self.options, row_filter=row_filter)
+            run(TypedPlan(str(self.log.store_directory), self.export_name, options, plans), begin, end)
+            for table in behind:
+                table.added.append((self.found(table.rows, end), self.found(table.dead, end)))
+                table.end = end
+
+    def found(self, lake: Lake, end: int) -> Commit:
+        """Return what a table got by the transaction that brought it to *end*.
+
+        Raises:
+            DispatcherError: the table does not show it.
+        """
+        added = lake.last_commit(open_table(lake.location), end)
+        if added is None:
+            raise DispatcherError(f"the lake lacks written rows: lake={lake.location.address} until={end}")
+        return added
+
+    def damage(self) -> tuple[BadRange, ...]:
+        """Return the damaged ranges that were skipped since the last call of `reports`."""
+        found = {
+            damaged for table in self.tables for rows, _ in table.added if rows is not None for damaged in rows.damage
+        }
+        return tuple(sorted(found, key=lambda damaged: damaged.begin))
+
+    def reports(self) -> tuple[TableReport, ...]:
+        """Return what each table got since the last call."""
+        return tuple(report_of(table) for table in self.tables)
+
+
+def report_of(table: OpenTable) -> TableReport:
+    """Return what one table got since the last call."""
+    added, table.added = table.added, []
+    rows = [commit for commit, _ in added if commit is not None]
+    dead = [commit for _, commit in added if commit is not None]
+    return TableReport(
+        table.spec.name,
+        sum(commit.records for commit in rows),
+        sum(commit.records for commit in dead),
+        sum(commit.files for commit in (*rows, *dead)),
+        sum(commit.bytes for commit in (*rows, *dead)),
+        open_table(table.rows.location).version(),
+    )
+
+
+def open_tables(
+    store: Path,
+    lake: Path | str,
+    tables: Path | str | Mapping[str, Any],
+    *,
+    name: str,
+    storage_options: Mapping[str, str] | None,
+    fail_on_data_loss: bool,
+    on_corruption: str,
+    store_id: str | None,
+    accept_truncation: bool,
+) -> OpenTables:
+    """Return the typed tables in the folder *lake*, each cut to where the log continues it.
+
+    Raises:
+        ConfigError: a table cannot be made as described, or *lake* is itself a table.
+        StoreError: a table holds another store, or rows that the log contradicts.
+    """
+    specs = load_tables(tables)
+    folder = LakeLocation.of(lake, storage_options)
+    if find_table(folder) is not None:
+        raise ConfigError(
+            f"the lake is itself a table, of the whole log: lake={folder.address}",
+            "Name a separate folder for typed tables.",
+        )
+    options = table_options(fail_on_data_loss=fail_on_data_loss, on_corruption=on_corruption)
+    log = LogTable(store, options)
+    opened = []
+    for spec in specs:
+        if find_table(inside(folder, spec.name)) is None:
+            # An existing table continues without a topic that was deleted in the meantime.
+            require_topics(log, spec.all_topics)
+        lakes = [
+            continue_lake(
+                location,
+                name,
+                log,
+                topics=sorted(set(spec.all_topics)),
+                store_id=store_id,
+                accept_truncation=accept_truncation,
+                make=make,
+            )
+            for location, make in zip(
+                (inside(folder, spec.name), inside(folder, spec.name + DEAD_LETTERS_SUFFIX)),
+                lakes_of(spec),
+                strict=True,
+            )
+        ]
+        table = OpenTable(spec, *lakes)
+        table.find_end()
+        opened.append(table)
+    return OpenTables(opened, log, options, name)
+
+
+def inside(folder: LakeLocation, name: str) -> LakeLocation:
+    """Return the place of a table in a lake."""
+    return LakeLocation(f"{folder.address}/{name}", folder.storage_options)

@@ -1,0 +1,82 @@
+"""TypedLake: the Delta table of one typed table, or of its dead letters, with the exactness of the log's own table.
+
+Its transactions carry the log's end as those of `Lake` do. Two tables belong together: the dead letters are committed
+first. If a crash comes between the two transactions, the dead letters are ahead, and are cut back before the range is
+exported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from reput.errors import ConfigError
+from reput.store.state.epochs import Epochs
+from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import LogColumns
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
+from reput_plugins.spark_export.typed.evolution import merged_schema
+
+__all__ = ["TypedLake"]
+
+TABLE_SETTING = "reput.typed"
+CLUSTER_SETTING = "reput.cluster_by"
+
+
+class TypedLake(Lake):
+    """One export of one store into one typed table.
+
+    Attributes:
+        kind: format of the bodies, or "dead_letters"; a table keeps it.
+        cluster_by: columns by which the rows of a file are sorted.
+    """
+
+    has_watermarks = False
+
+    def __init__(
+        self,
+        location: LakeLocation,
+        export_name: str,
+        epochs: Epochs,
+        store_name: str | None = None,
+        *,
+        kind: str,
+        columns: LogColumns,
+        partition_columns: tuple[str, ...],
+        cluster_by: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(
+            location, export_name, epochs, store_name, partition_columns=partition_columns, columns=columns
+        )
+        self.kind = kind
+        self.cluster_by = cluster_by
+
+    def settings(self) -> dict[str, str]:
+        """Return the properties by which the table is known again."""
+        return {TABLE_SETTING: self.kind, CLUSTER_SETTING: ",".join(self.cluster_by)}
+
+    def refuse_another(self, table: LakeTable, topics: Sequence[str] | None) -> None:
+        """Refuse a table that is not typed, or holds another format, other topics or other partitions."""
+        super().refuse_another(table, topics)
+        kept = table.properties().get(TABLE_SETTING)
+        if kept != self.kind:
+            raise ConfigError(
+                f"the table holds something else: lake={self.location.address} kept={kept or 'the log'} "
+                f"asked={self.kind}",
+                "Name a separate table.",
+            )
+
+    def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
+        """Return the table with the columns and fields added that *schema* has in addition.
+
+        Raises:
+            ConfigError: a column has another type; the message shows every difference.
+            DispatcherError: the columns cannot be added.
+        """
+        kept = table.schema()
+        merged = merged_schema(kept, schema, self.location.address)
+        if not merged.equals(kept):
+            table.add_fields(merged)
+        return table
