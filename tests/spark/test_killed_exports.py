@@ -18,6 +18,7 @@ pytest.importorskip("pyspark")
 
 from deltalake import DeltaTable
 
+from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export.lakes.opening import open_table
 from spark.exporting import export_log, lake_of, merge
 from spark.lakes import offsets_by_reader, offsets_in
@@ -59,7 +60,7 @@ def running(target: Callable[..., None], *arguments: Any) -> Iterator[Any]:
 
 def names_on_disk(lake: Path) -> set[str]:
     """Return the existing Parquet files, in the table or not."""
-    return {str(path.relative_to(lake)) for path in lake.rglob("*.parquet")}
+    return {str(path.relative_to(lake)) for path in lake.glob("topic=*/*/*.parquet")}
 
 
 def wait_for_files(lake: Path, count: int) -> None:
@@ -90,6 +91,11 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
         assert last.exitcode == 0
     found = offsets_by_reader(Path(lake))
     assert found == dict.fromkeys(found, log.offsets)
+    report = check_lake(store, lake)
+    assert report.ok
+    assert report.views["lake"].state == "equal"
+    # A transaction that was killed before its watermark got it later, once.
+    assert (report.lake.watermarks.rows, report.lake.watermarks.until) == (len(log.offsets), log.end)
 
 
 @pytest.mark.spark

@@ -4,6 +4,7 @@
                  every CRC
     export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``, and
                  against an Iceberg table, in turns, if the extra ``iceberg`` is installed
+    check_lake   that lake compared with the log, row by row, by threads of one process
     query        one column of the log in Spark against all of them, rows counted by nothing but Spark's ``noop`` sink
     first_commit from nothing to a transaction, including Spark's start, with a class-data archive
     follow       a dispatcher whose backlog is the whole log: its start, and the time from its first transaction to its
@@ -31,7 +32,8 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.plugin_jobs import DELTA, find_export
+from reput.errors import DispatcherError
+from reput.plugin_jobs import DELTA, DELTA_CHECK, find_export
 from reput.table import LogTable, table_options
 
 __all__ = ["fill_log", "measure_export"]
@@ -164,11 +166,16 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     try:
         formats = ["delta", *(["iceberg"] if find_spec("pyiceberg") else [])]
         found: dict[str, list[Any]] = {lake_format: [] for lake_format in formats}
+        checks = []
         for number in range(ROUNDS):
             for lake_format in formats:
                 lake = scratch / f"warm-{lake_format}-{number}"
                 found[lake_format].append(find_export(DELTA)(store, lake, lake_format=lake_format))
+                if lake_format == "delta":
+                    checks.append(find_export(DELTA_CHECK)(store, lake))
                 shutil.rmtree(lake)
+        if not all(check.ok for check in checks):
+            raise DispatcherError(f"an export is not equal to its log: {checks}", "Report this.")
         reports = found["delta"]
         rates, iceberg_rates = (
             [rate(report.until - report.begin, report.seconds) for report in found.get(lake_format, ())]
@@ -194,6 +201,8 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             "parquet_bytes": reports[0].bytes,
             "mb_per_s": max(rates),
             "all_mb_per_s": rates,
+            "check_lake_mb_per_s": max(check.lake.mb_per_s for check in checks),
+            "all_check_lake_mb_per_s": [check.lake.mb_per_s for check in checks],
             "df_write_mb_per_s": through_spark,
             "times_df_write": round(max(rates) / through_spark, 2),
             "iceberg_mb_per_s": max(iceberg_rates, default=None),

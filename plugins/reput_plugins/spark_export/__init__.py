@@ -4,13 +4,15 @@ Spark is the control plane (ranges, retries, cluster). Python workers are the da
 log and write Parquet files themselves. ``deltalake`` or ``pyiceberg`` commits the table with the log's end offset in
 the same transaction, so every reader sees every record exactly once, whichever process is killed.
 
-`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there. Importing this module loads
-neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
+`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it
+with the log. Importing this module loads neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless
+Spark runs elsewhere.
 """
 
 from __future__ import annotations
 
 from reput_hooks import CommitLogDispatcher, DispatcherContext, DispatcherDescription, hookimpl
+from reput_plugins.spark_export.check_job import check_lake
 from reput_plugins.spark_export.export_job import ExportReport, export
 from reput_plugins.spark_export.follow_job import FollowRow, follow
 from reput_plugins.spark_export.options import SparkExportOptions
@@ -20,6 +22,7 @@ __all__ = [
     "ExportReport",
     "FollowRow",
     "SparkExportOptions",
+    "check_lake",
     "export",
     "follow",
     "reput_create_dispatcher",

@@ -146,6 +146,7 @@ def export(
     end = end if until is None else min(end, until)
     if end <= begin:
         table = target.create(schema, chosen)
+        target.add_watermarks(table)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
     plan = SinkPlan(
         str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name

@@ -19,12 +19,13 @@ from reput.store.state.epochs import Epochs
 from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
+from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
 __all__ = ["Commit", "Lake", "tells_stores_apart"]
 
@@ -48,7 +49,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
-    *store* is the id of the store.
+    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: of an older reput.
     """
 
     begin: int
@@ -58,6 +59,7 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     bytes: int
     damage: tuple[BadRange, ...] = ()
     store: str = ""
+    crc: int | None = None
 
 
 class Lake:
@@ -218,6 +220,8 @@ class Lake:
             table = open_table(self.location)
             committed = self.committed(table)
             if committed is not None and committed >= until:
+                # A crash may have come between the transaction and its watermark.
+                self.add_watermarks(table)
                 return None
             if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
                 raise self.moved(committed, begin)
@@ -229,6 +233,7 @@ class Lake:
                 sum(file.size for file in files),
                 tuple(damage),
                 self.epochs.store_id,
+                None if any(file.crc is None for file in files) else sum(file.crc or 0 for file in files),
             )
             marks = [] if segments is None else self.marks_up_to(table, segments, begin, until)
             transaction = TransactionData(
@@ -237,7 +242,7 @@ class Lake:
             )
             try:
                 table.append(files, fitting(schema, table), transaction)
-                return added
+                break
             except CommitConflict as error:
                 now = self.committed(open_table(self.location))
                 if now != committed:
@@ -245,12 +250,27 @@ class Lake:
                 # Another store's exporter or a merge came first. Nothing of this log has changed, so try again.
                 if attempt == COMMITS_MAX:
                     raise self.refused(error) from None
+        self.add_watermarks(open_table(self.location))
+        return added
 
     def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
         """Return the marks of the log below *until*, of which *table* has those below *begin*."""
         known = committed_marks(table, self.epochs.store_id, self.export_name) or []
         known = [mark for mark in known if mark.commit_log_offset < begin]
         return joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
+
+    def add_watermarks(self, table: LakeTable) -> None:
+        """Write the watermarks of the store's transactions that have none yet.
+
+        A lake of one store has none, nor has a table whose rows are not those of the log, nor an Iceberg lake.
+
+        Raises:
+            DispatcherError: they cannot be written.
+        """
+        is_delta = self.location.table_format == DELTA_FORMAT
+        if is_delta and self.offset_column == OFFSET_COLUMN and tells_stores_apart(table):
+            ids = (self.epochs.store_id, self.store_name)
+            catch_up(self.location, table, self.store_name, ids, self.export_name)
 
     def refused(self, error: CommitConflict) -> DispatcherError:
         """Return the error for a transaction that another one came before."""
@@ -291,11 +311,13 @@ class Lake:
         """
         table = open_table(self.location)
         of_store = {STORE_COLUMN: self.store_name} if tells_stores_apart(table) else {}
-        transaction = TransactionData(self.numbers(cursor, retired), self.marks_info(marks))
+        cut = {CUT_INFO: {"store": self.store_name, "at": cursor.commit_log_offset}}
+        transaction = TransactionData(self.numbers(cursor, retired), {**self.marks_info(marks), **cut})
         try:
             table.delete_rows(cursor.commit_log_offset, self.offset_column, of_store, transaction)
         except CommitConflict as error:
             raise self.refused(error) from None
+        self.add_watermarks(open_table(self.location))
 
     def numbers(self, cursor: Cursor, retired: Sequence[Cursor]) -> dict[str, int]:
         """Return the numbers by which the table records *cursor* and retires *retired*."""

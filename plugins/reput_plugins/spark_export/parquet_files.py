@@ -30,6 +30,7 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = ["PARTITION_COLUMNS", "STORE_COLUMN", "file_format", "lake_schema", "write_range"]
 
@@ -166,7 +167,7 @@ class PartitionWriters:
             file = self.files[partition] = PartitionFile(
                 self.lake, self.filesystem, partition, self.file_name, batch.schema
             )
-        file.batches.append(batch)
+        file.add(batch)
         self.buffered_bytes += batch.nbytes
         if self.buffered_bytes >= BUFFERED_BYTES_MAX:
             self.write()
@@ -213,6 +214,7 @@ class PartitionFile:
         self.changed_folders = [] if self.path is None else make_folders(self.path)
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
+        self.crc = 0
         self.metadata: list[pq.FileMetaData] = []
         try:
             self.writer = pq.ParquetWriter(
@@ -228,6 +230,12 @@ class PartitionFile:
             # The constructor has already written the first bytes, and no caller knows the file yet.
             self.remove()
             raise
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Buffer rows."""
+        self.batches.append(batch)
+        offsets, sizes, crcs = (batch[name].to_numpy() for name in ("commitLogOffset", "storeSize", "bodyCRC"))
+        self.crc += int(row_crc(offsets, sizes, crcs).sum())
 
     def write(self) -> None:
         """Write the buffered rows as one row group."""
@@ -254,6 +262,7 @@ class PartitionFile:
             lowest,
             highest,
             dict.fromkeys(lowest, 0),
+            self.crc,
         )
 
     def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import enum
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 import typer
 from msgspec import to_builtins
 
-from reput.cli.terminal.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.terminal.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StorageOption,
+    StoreArgument,
+    settings_of,
+    storage_options_in,
+)
 from reput.cli.terminal.output import Printer
 from reput.cli.terminal.progress import progress_bar
 from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
@@ -67,15 +76,7 @@ def export(
         str | None,
         typer.Option("--catalog-table", metavar="NAME", help="The table's name in the catalog; default reput.lake."),
     ] = None,
-    storage_options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--storage-option",
-            metavar="NAME=VALUE",
-            help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
-            "into the environment, which the library reads, too.",
-        ),
-    ] = None,
+    storage_options: StorageOption = None,
     on_corruption: Annotated[
         OnCorruption,
         typer.Option(
@@ -129,7 +130,7 @@ def export(
     given = {
         "topics": topics,
         "settings": settings_of(store, config, assignments).settings.spark_options,
-        "storage_options": assignments_in(storage_options or ()),
+        "storage_options": storage_options_in(storage_options or ()),
         "on_corruption": on_corruption.value,
         "store_id": store_id,
         "name": name,
@@ -148,18 +149,6 @@ def export(
     with progress_bar(f"export to {lake}") as update:
         report = run(store, lake, **given, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
-
-
-def assignments_in(words: Sequence[str]) -> dict[str, str]:
-    """Return the NAME=VALUE pairs by name."""
-    found = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not name or not separator:
-            # Do not print the value, which may be a secret.
-            raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
-        found[name] = value
-    return found
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:

@@ -30,6 +30,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
         partition: value of each partition column as text (a date as 2026-01-31), None for null.
         minimum, maximum: bounds of the columns that have statistics; Python values, times with their zone.
         null_count: number of nulls of these columns.
+        crc: sum of `row_crc` over its rows, None if that is not known.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
     minimum: dict[str, Any]
     maximum: dict[str, Any]
     null_count: dict[str, int]
+    crc: int | None = None
 
 
 class TransactionData(msgspec.Struct, frozen=True):
