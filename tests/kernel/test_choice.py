@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reput.cli.findings import compiled_kernel
 
 import reput
+from reput.cli.target.findings import compiled_kernel
 from reput.errors import ConfigError, StoreClosed
 from reput.kernel import PROTOCOL, VARIABLE, Kernel, found_kernel, kernel, kernel_version
 from reput.store.record.message import Message
