@@ -89,6 +89,7 @@ def test_the_status_tells_whether_the_writer_has_the_kernel(
         assert store.status().kernel is None
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_refused(required_kernel: Kernel, tmp_path: Path) -> None:
     """The store of a forked child is closed, also for puts of the kernel."""
     with reput.open(tmp_path / "store", mode="inline") as store:
