@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "benchmarks/*.md", "core/*.md", "hooks/*.md", "plugins/*.md", "tests/*.md")
+PAGES = ("*.md", "benchmarks/*.md", "core/*.md", "hooks/*.md", "kernel/*.md", "plugins/*.md", "tests/*.md")
 # A link whose target is a relative path, with or without an anchor.
 LINK = re.compile(r"\[([^]]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 

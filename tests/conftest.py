@@ -80,15 +80,30 @@ NOT_QUICK = ("slow", "long", "processes", "spark", "java")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests, gather those that share a Spark, and skip the Spark tests on a machine without Spark."""
+    """Mark the quick tests, and skip the Spark tests on a machine without Spark."""
     for item in items:
-        # With `--dist loadgroup` a single process starts the JVM, which then is warm.
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
         if not any(item.get_closest_marker(name) for name in NOT_QUICK):
             item.add_marker(pytest.mark.quick)
         if not HAS_SPARK and item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
+
+
+# One process runs these, with `--dist loadscope`: it starts the only Spark, or builds the only wheel.
+SCOPES = ("tests/spark/", "tests/packaging/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, hand out the tests of `SCOPES` together, as the first, and all others one by one."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((scope for scope in SCOPES if nodeid.startswith(scope)), nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["in_thread", "opened_in_thread"]
+__all__ = ["begin_in_thread", "in_thread", "opened_in_thread"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,43 +10,40 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
+from pyspark.sql.functions import col, from_json, unix_millis
 from session import session
 
 STEPS = ["orders", "payments", "shipments"]
 GAP_MS = 20 * 60_000
 SESSION = "customer string, order bigint, reached string, seconds double"
-STATE = "customer string, steps array<string>, begin bigint, end bigint"
+STATE = "customer string, reached int, begin bigint, end bigint"
 
 
 def sessions(key: tuple[int], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     """Yield the session of one order once it has ended."""
     if state.hasTimedOut:
-        yield ended(key[0], state.get)
+        yield ended(key[0], *state.get)
         state.remove()
         return
-    customer, steps, begin, end = state.get if state.exists else ("", [], None, 0)
+    customer, reached, begin, end = state.get if state.exists else ("", 0, None, 0)
     for frame in frames:
-        times = frame["bornTimestamp"].astype("datetime64[ms, UTC]").astype("int64")
+        times = frame["ms"]
         customer = frame["customer"].iloc[0]
-        steps = [*steps, *frame["topic"]]
+        reached = max(reached, *map(STEPS.index, frame["topic"]))
         begin = int(times.min()) if begin is None else min(begin, int(times.min()))
         end = max(end, int(times.max()))
-    if STEPS[-1] in steps:
-        yield ended(key[0], (customer, steps, begin, end))
+    if reached == len(STEPS) - 1:
+        yield ended(key[0], customer, reached, begin, end)
         state.remove()
         return
-    state.update((customer, steps, begin, end))
+    state.update((customer, reached, begin, end))
     state.setTimeoutTimestamp(max(end + GAP_MS, state.getCurrentWatermarkMs() + 1))
 
 
-def ended(order: int, session: tuple[str, list[str], int, int]) -> pd.DataFrame:
+def ended(order: int, customer: str, reached: int, begin: int, end: int) -> pd.DataFrame:
     """Return the row of a session: the last step that the order reached, and how long it took."""
-    customer, steps, begin, end = session
-    reached = max(steps, key=STEPS.index)
-    return pd.DataFrame(
-        [(customer, order, reached, (end - begin) / 1000)], columns=["customer", "order", "reached", "seconds"]
-    )
+    row = customer, order, STEPS[reached], (end - begin) / 1000
+    return pd.DataFrame([row], columns=["customer", "order", "reached", "seconds"])
 
 
 def funnel(spark: SparkSession, store: str, **options: Any) -> DataFrame:
@@ -54,7 +51,8 @@ def funnel(spark: SparkSession, store: str, **options: Any) -> DataFrame:
     log = spark.readStream.format("reput").option("columns", "topic,body,bornTimestamp")
     log = log.option("subscribe", ",".join(STEPS)).option("startingOffsets", "earliest").options(**options).load(store)
     order = from_json(col("body").cast("string"), "order bigint, customer string").alias("order")
-    steps = log.select("topic", "bornTimestamp", order).select("topic", "bornTimestamp", "order.*")
+    steps = log.select("topic", "bornTimestamp", unix_millis("bornTimestamp").alias("ms"), order)
+    steps = steps.select("topic", "bornTimestamp", "ms", "order.*")
     steps = steps.withWatermark("bornTimestamp", "40 minutes")
     return steps.groupBy("order").applyInPandasWithState(sessions, SESSION, STATE, "append", "EventTimeTimeout")
 

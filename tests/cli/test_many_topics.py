@@ -14,9 +14,6 @@ import pytest
 import reput
 from reput.cli import main
 
-# One process makes the stores.
-pytestmark = pytest.mark.xdist_group("many topics")
-
 SIZES = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 400, "max_hash_slot_num": 10}
 # With few topics, fewer files are read to learn their sizes.
 COUNTS = (30, 60, 90)

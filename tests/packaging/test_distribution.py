@@ -35,8 +35,7 @@ print(json.dumps({
 }))
 """
 
-# One process builds sdist and wheel.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distribution")]
+pytestmark = pytest.mark.slow
 
 
 def run(command: list[str | Path], cwd: Path | None = None) -> str:

@@ -39,19 +39,21 @@ def without_spark() -> Iterator[None]:
         yield
 
 
-def lake_of(store: str, lake: str) -> Lake:
+def lake_of(store: str, lake: str, lake_format: str = "delta") -> Lake:
     """Return the lake of a store, created if necessary."""
     from reput.store.state.epochs import read_epochs
 
-    found = Lake(LakeLocation.of(lake), "export", read_epochs(Path(store), LogTable(store).store_id))
+    found = Lake(
+        LakeLocation.of(lake, lake_format=lake_format), "export", read_epochs(Path(store), LogTable(store).store_id)
+    )
     found.create(lake_schema(TableOptions().row_format), None)
     return found
 
 
-def export_log(store: str, lake: str, batch_bytes: int, merging: bool, begun: Any) -> None:
+def export_log(store: str, lake: str, lake_format: str, batch_bytes: int, merging: bool, begun: Any) -> None:
     """Bring a lake up to the log's end, in batches of two tasks; *merging*: merge its files after each batch."""
-    log, target = LogTable(store), lake_of(store, lake)
-    plan = SinkPlan(store, target.location, "export", TableOptions())
+    log, target = LogTable(store), lake_of(store, lake, lake_format)
+    plan = SinkPlan(store, target.location, "export", TableOptions()).of_table()
     maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)
     begun.set()
     begin, end = target.committed(open_table(target.location)) or 0, log.find_durable_end()

@@ -130,6 +130,41 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     assert offsets_of(location) == log.offsets[:25]
 
 
+def test_an_iceberg_table_lies_in_an_object_store(
+    storage_options: dict[str, str], log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With a catalog of pyiceberg's configuration; repeated batches, merging, a cut and leftovers as in a folder."""
+    pytest.importorskip("pyiceberg")
+    import pyarrow as pa
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path / 'mine.db'}")
+    # pyiceberg reads the environment when it is imported.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    table: Any = {"lake_format": "iceberg", "catalog": "mine", "catalog_table": "sales.messages"}
+    location = LakeLocation.of("s3://lakes/iceberg", storage_options, **table)
+    epochs = read_epochs(log.store, LogTable(log.store).store_id)
+    lake = Lake(location, "export", epochs)
+    lake.create(lake_schema(TableOptions().row_format), None)
+    plan = SinkPlan(str(log.store), location, "export", TableOptions()).of_table()
+    ends = [*log.offsets, log.end]
+
+    def write(begin: int, until: int) -> Any:
+        return write_ranges(plan, iter([pa.record_batch({"begin": [ends[begin]], "until": [ends[until]]})]))
+
+    for begin in (0, 10, 20, 30, 30):
+        commit_ranges(plan, [write(begin, begin + 10)])
+    assert offsets_of(location) == log.offsets
+    assert names_in(location) == {file.path for file in open_table(location).files()}
+    assert Maintenance(location, interval_ms=1, vacuum_hours=1).run(lambda: None) > 0
+    assert offsets_of(location) == log.offsets
+    cut = Lake(location, "export", epochs.begin(ends[25], 0))
+    cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0), [])
+    assert offsets_of(location) == log.offsets[:25]
+    opened: Any = open_table(location)
+    assert sorted(opened.table.scan().to_arrow()["commitLogOffset"].to_pylist()) == log.offsets[:25]
+
+
 @pytest.mark.spark
 def test_an_export_goes_to_an_object_store(
     spark: Any, storage_options: dict[str, str], log: WrittenLog, tmp_path: Path

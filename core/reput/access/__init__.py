@@ -1,4 +1,4 @@
-"""Who may use a broker: signatures, accounts of RocketMQ 4, users and policies of RocketMQ 5.
+"""Access to a broker: signatures, accounts of RocketMQ 4, users and policies of RocketMQ 5.
 
     request ──▶ AccessControl ──┬─ what it needs: topics, groups, administration
                                 └─ accounts: white addresses, signature, permissions ──▶ passes, or RequestRefused

@@ -27,7 +27,7 @@ from reput.remoting.remoting_command import RemotingCommand
 __all__ = ["AccessControl", "Rules", "auth", "plain_acl"]
 
 LOOK_S = 1.0
-# A file of accounts is small; what is larger is another file.
+# A file of accounts is small; a larger file is not one.
 FILE_SIZE_MAX = 16 << 20
 HOST = "access_host"
 LOOPBACK = ("127.", "::1", "::ffff:127.")
@@ -148,7 +148,7 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML file holds.
+    """Return the content of a YAML file.
 
     Raises:
         ConfigError: it cannot be read, or is no YAML.

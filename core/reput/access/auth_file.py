@@ -84,7 +84,7 @@ class Rule(msgspec.Struct, frozen=True):
     is_source: AddressMatcher | None
 
     def matches(self, need: Need, host: str) -> bool:
-        """Return whether the rule speaks of what is needed."""
+        """Return whether the rule applies to a need."""
         if self.is_group not in (None, need.is_group) or not self.actions & need.permission:
             return False
         if not (need.name.startswith(self.name) if self.is_prefix else need.name == self.name):

@@ -1,4 +1,4 @@
-"""Protection: the encryption of a broker, and who may use it, as the settings say."""
+"""Protection: the encryption and the access control of a broker, from its settings."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ NAME_SERVER_READS = frozenset(
         Code.QUERY_DATA_VERSION,
     )
 )
-# Whoever may ask these decides where clients send their messages.
+# A client that may send these decides where all clients send their messages.
 NAME_SERVER_WRITES = frozenset(
     (
         Code.PUT_KV_CONFIG,
@@ -120,7 +120,7 @@ READING_CODES = frozenset(
         Code.GET_SUBSCRIPTIONGROUP_CONFIG,
     )
 )
-# Requests that an unknown code may bring are refused by the server, whoever asks.
+# The server refuses unknown codes from every client.
 ADMIN_CODES = frozenset(Code) - CLIENT_CODES - READING_CODES - NAME_SERVER_READS - NAME_SERVER_WRITES
 
 
@@ -190,7 +190,7 @@ def more_needs_of(request: RemotingCommand) -> list[Need]:
 
 
 def sending(topic: str) -> list[Need]:
-    """Return what a message to a topic needs."""
+    """Return the permissions for a message to a topic."""
     if topic.startswith(RETRY_PREFIX):
         return [Need(topic.removeprefix(RETRY_PREFIX), SUB, True)]
     return [Need(topic, PUB)]
@@ -204,7 +204,7 @@ def reading(topic: str) -> list[Need]:
 
 
 def of_heartbeat(request: RemotingCommand) -> list[Need]:
-    """Return what a heartbeat needs; one that cannot be read needs nothing, and is refused by its processor."""
+    """Return the permissions for a heartbeat; none for an unreadable one, which its processor refuses."""
     try:
         heartbeat = decode_heartbeat(request.body_bytes)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -218,40 +218,40 @@ def of_heartbeat(request: RemotingCommand) -> list[Need]:
 
 
 def of_long_send(request: RemotingCommand) -> list[Need]:
-    """Return what a send needs whose fields have their long names."""
+    """Return the permissions for a send whose fields have their long names."""
     return sending(request.ext_fields.get("topic", ""))
 
 
 def of_short_send(request: RemotingCommand) -> list[Need]:
-    """Return what a send needs whose fields have their short names."""
+    """Return the permissions for a send whose fields have their short names."""
     return sending(request.ext_fields.get("b", ""))
 
 
 def of_long_reply(request: RemotingCommand) -> list[Need]:
-    """Return what a reply needs whose fields have their long names."""
+    """Return the permissions for a reply whose fields have their long names."""
     topic = request.ext_fields.get("topic", "")
     return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
 
 
 def of_short_reply(request: RemotingCommand) -> list[Need]:
-    """Return what a reply needs whose fields have their short names."""
+    """Return the permissions for a reply whose fields have their short names."""
     topic = request.ext_fields.get("b", "")
     return [] if topic.endswith(REPLY_SUFFIX) else sending(topic)
 
 
 def of_consuming(request: RemotingCommand) -> list[Need]:
-    """Return what a request needs that consumes a topic for a group."""
+    """Return the permissions for a request that consumes a topic for a group."""
     fields = request.ext_fields
     return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
 
 
 def of_query(request: RemotingCommand) -> list[Need]:
-    """Return what a query needs."""
+    """Return the permissions for a query."""
     return reading(request.ext_fields.get("topic", ""))
 
 
 def of_send_back(request: RemotingCommand) -> list[Need]:
-    """Return what a consumer needs that sends a message back."""
+    """Return the permissions for a consumer that sends a message back."""
     return [Need(request.ext_fields.get("group", ""), SUB, True)]
 
 
@@ -261,7 +261,7 @@ def of_member_list(request: RemotingCommand) -> list[Need]:
 
 
 def of_unregistration(request: RemotingCommand) -> list[Need]:
-    """Return what a client needs that leaves its groups."""
+    """Return the permissions for a client that leaves its groups."""
     return of_member_list(request) if request.ext_fields.get("consumerGroup") else []
 
 

@@ -2,7 +2,9 @@
 
     decode       commit-log bytes to Arrow record batches, one process, every column; with and without comparing
                  every CRC
-    export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``
+    export       a Delta table partitioned by topic and day, Spark warm, against the same rows through ``df.write``, and
+                 against an Iceberg table, in turns, if the extra ``iceberg`` is installed
+    check_lake   that lake compared with the log, row by row, by threads of one process
     query        one column of the log in Spark against all of them, rows counted by nothing but Spark's ``noop`` sink
     typed        a typed table of JSON bodies with ten fields, Spark warm, against Spark's own ``from_json`` over rows
                  through ``df.write``
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,8 @@ from typing import Any
 import reput
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
-from reput.plugin_jobs import DELTA, find_export
+from reput.errors import DispatcherError
+from reput.plugin_jobs import DELTA, DELTA_CHECK, find_export
 from reput.table import LogTable, table_options
 
 __all__ = ["fill_log", "measure_export"]
@@ -264,10 +268,23 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
     from pyspark.sql import functions
 
     with warm_spark() as session:
-        reports = [find_export(DELTA)(store, scratch / f"warm-{number}") for number in range(ROUNDS)]
+        formats = ["delta", *(["iceberg"] if find_spec("pyiceberg") else [])]
+        found: dict[str, list[Any]] = {lake_format: [] for lake_format in formats}
+        checks = []
         for number in range(ROUNDS):
-            shutil.rmtree(scratch / f"warm-{number}")
-        rates = [rate(report.until - report.begin, report.seconds) for report in reports]
+            for lake_format in formats:
+                lake = scratch / f"warm-{lake_format}-{number}"
+                found[lake_format].append(find_export(DELTA)(store, lake, lake_format=lake_format))
+                if lake_format == "delta":
+                    checks.append(find_export(DELTA_CHECK)(store, lake))
+                shutil.rmtree(lake)
+        if not all(check.ok for check in checks):
+            raise DispatcherError(f"an export is not equal to its log: {checks}", "Report this.")
+        reports = found["delta"]
+        rates, iceberg_rates = (
+            [rate(report.until - report.begin, report.seconds) for report in found.get(lake_format, ())]
+            for lake_format in ("delta", "iceberg")
+        )
         frame = session.read.format("reput").load(str(store))
         frame = frame.withColumn("date", functions.to_date("storeTimestamp"))
         written = []
@@ -288,8 +305,13 @@ def export_and_write(store: Path, scratch: Path) -> dict[str, Any]:
             "parquet_bytes": reports[0].bytes,
             "mb_per_s": max(rates),
             "all_mb_per_s": rates,
+            "check_lake_mb_per_s": max(check.lake.mb_per_s for check in checks),
+            "all_check_lake_mb_per_s": [check.lake.mb_per_s for check in checks],
             "df_write_mb_per_s": through_spark,
             "times_df_write": round(max(rates) / through_spark, 2),
+            "iceberg_mb_per_s": max(iceberg_rates, default=None),
+            "all_iceberg_mb_per_s": iceberg_rates,
+            "iceberg_times_delta": round(max(iceberg_rates) / max(rates), 2) if iceberg_rates else None,
         }
 
 

@@ -101,5 +101,5 @@ def machine_text(machine: Mapping[str, Any]) -> str:
     processor = f"{machine['processor']}, {machine['cores']} cores"
     return (
         f"{processor}, Python {machine['python']}, {machine['file_system']}, reput {machine['reput']}, "
-        f"reput-kernel {machine['reput_kernel'] or 'off'}"
+        f"reput-kernel {machine.get('reput_kernel') or 'off'}"
     )

@@ -9,75 +9,29 @@ rates are those of the pair.
 from __future__ import annotations
 
 import asyncio
-import re
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reput
 from reput.bench.machine import group_memory, machine_facts, percentiles
+from reput.bench.measured_broker import MeasuredBroker, serving
 from reput.bench.scratch import scratch_directory
-from reput.bench.user_command import REPUT, user_environment
+from reput.bench.serve_neighbours import measure_abuse, measure_idle
 
 if TYPE_CHECKING:
     from reput.client.client import Client
 
-__all__ = ["MeasuredBroker", "measure_serve"]
+__all__ = ["measure_serve"]
 
-READY = re.compile(r"ready broker=(\S+) name_server=(\S+) pid=(\d+) ")
 BATCH = 32
 WAIT_S = 60.0
 WARM_UP = 2_000
 # Of one message after the other, and of messages at a steady rate.
 ONE_BY_ONE = 3_000
 PER_S = 1_000
-IDLE_CONNECTIONS = 2_000
-
-
-class MeasuredBroker:
-    """A running `reput serve`.
-
-    Attributes:
-        ready_ms: from the start of the command until clients can connect.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], line: str, ready_ms: float) -> None:
-        found = READY.match(line)
-        if found is None:
-            raise RuntimeError(f"reput serve is not ready: line={line!r}")
-        self.process = process
-        self.broker, self.name_server = found[1], found[2]
-        self.ready_ms = ready_ms
-
-    def pids(self) -> list[int]:
-        """Return the processes of the group."""
-        found = [self.process.pid]
-        for pid in found:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-        return found
-
-
-@contextmanager
-def serving(store: Path, log: Path) -> Iterator[MeasuredBroker]:
-    """Serve *store* in a ``with`` block."""
-    command = [*REPUT, "serve", str(store), "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0"]
-    begin = time.monotonic()
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=user_environment(), start_new_session=True
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        yield MeasuredBroker(process, line, (time.monotonic() - begin) * 1000)
-    finally:
-        process.terminate()
-        process.communicate(timeout=WAIT_S)
+# With so many messages, and more, a slice beside other connections takes a second.
+SLICE_COUNT = 20_000
 
 
 def measure_serve(
@@ -99,7 +53,9 @@ def measure_serve(
             report["ready_ms"] = round(served.ready_ms, 1)
             report |= asyncio.run(measure_client(served, count, bytes(body_size), in_flight))
             report["memory"] = group_memory(served.pids())
-            report["idle"] = measure_idle(served)
+            slice_s = min(1.0, count / SLICE_COUNT)
+            report["idle"] = asyncio.run(measure_idle(served, slice_s))
+            report["abuse"] = asyncio.run(measure_abuse(served, slice_s))
         return report
 
 
@@ -112,7 +68,7 @@ async def measure_client(served: MeasuredBroker, count: int, body: bytes, in_fli
             "aput": await put_in_flight(client, "orders", count, body, in_flight),
             "aput_batch": await put_batches(client, "orders", count, body),
             "one_by_one": await put_one_by_one(client, body),
-            "received": await receive(client, "orders", 2 * count),
+            "received": await receive(client, "orders", count + count // BATCH * BATCH),
             "end_to_end": await end_to_end(client, body),
         }
     finally:
@@ -157,7 +113,7 @@ async def receive(client: Client, topic: str, count: int) -> dict[str, Any]:
         first = await consumer.areceive(WAIT_S)
         begin = time.perf_counter()
         received = 1
-        while received < count // BATCH * BATCH:
+        while received < count:
             record = await consumer.areceive(WAIT_S)
             if record is None:
                 raise RuntimeError(f"messages are missing: received={received} count={count}")
@@ -210,23 +166,3 @@ async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
     await asyncio.wait_for(consuming, WAIT_S)
     await consumer.aclose()
     return {"per_s": PER_S, **percentiles(taken)}
-
-
-def measure_idle(served: MeasuredBroker) -> dict[str, Any]:
-    """Measure what connections without requests take."""
-    host, _, port = served.broker.rpartition(":")
-    before = group_memory(served.pids())["anonymous_bytes"]
-    sockets = []
-    try:
-        for _ in range(IDLE_CONNECTIONS):
-            sockets.append(socket.create_connection((host, int(port)), timeout=WAIT_S))
-        # A request behind them is answered when all are accepted.
-        with reput.connect(served.name_server) as client:
-            client.put(reput.Message("warm", b"behind"))
-        return {
-            "connections": len(sockets),
-            "anonymous_bytes": group_memory(served.pids())["anonymous_bytes"] - before,
-        }
-    finally:
-        for idle in sockets:
-            idle.close()

@@ -235,7 +235,7 @@ class Broker:
     # The end.
 
     async def drain(self) -> None:
-        """Take no further messages, send clients to other brokers, and answer what was taken."""
+        """Refuse further messages so that clients go to other brokers, and answer the accepted ones."""
         self.sends.is_draining = True
         await self.server.stop_listening()
         await self.registration.end()
@@ -245,7 +245,7 @@ class Broker:
         await self.server.settled()
 
     async def close(self) -> None:
-        """Stop accepting, answer what was asked, and end all connections. The store stays open."""
+        """Stop accepting, answer the requests under way, and end all connections. The store stays open."""
         self.timer.cancel()
         if self.access is not None:
             self.access.close()

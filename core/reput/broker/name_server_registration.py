@@ -108,7 +108,7 @@ class NameServerRegistration:
         return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
     async def tell(self, address: str, command: RemotingCommand, timeout: float) -> None:
-        """Send one request to one name server, and log what is new about its answer."""
+        """Send one request to one name server, and log its result if it differs from the last one."""
         try:
             async with asyncio.timeout(timeout):
                 answer = await self.client.invoke(address, command, timeout)

@@ -10,7 +10,7 @@ __all__ = ["Failed", "Ready", "ServeOptions"]
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served, and how.
+    """The options of `reput serve`.
 
     Attributes:
         config: path of the settings' file.

@@ -118,7 +118,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
         await broker.listen(listener)
     write_broker_place(engine.directory, place)
     await broker.start()
-    # What is there now stays: the collector need not look at it again and again.
+    # All objects made so far live as long as the broker: spare the collector from visiting them again and again.
     gc.collect()
     gc.freeze()
     if options.announces:

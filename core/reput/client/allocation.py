@@ -53,7 +53,7 @@ def allocate_by_hash(client_id: str, queues: Sequence[MessageQueue], client_ids:
 
 
 def text_of(queue: MessageQueue) -> str:
-    """Return a queue as Java prints it, which is what is hashed."""
+    """Return the text of a queue that RocketMQ hashes: its `toString` in Java."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 

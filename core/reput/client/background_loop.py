@@ -50,7 +50,7 @@ class BackgroundLoop:
             calls.popleft()()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the loop, and return what it returns."""
+        """Run a coroutine in the loop, and return its result."""
         return run_in(self.loop, coroutine)
 
     def stop(self) -> None:
@@ -60,7 +60,7 @@ class BackgroundLoop:
 
 
 def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in a loop of another thread, and return what it returns.
+    """Run a coroutine in a loop of another thread, and return its result.
 
     Raises:
         ConfigError: it is the loop of this thread, which would wait for itself.
@@ -88,7 +88,7 @@ def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Resul
 
 
 class ThreadOutcome:
-    """What a thread waits for while the loop puts its message; as a future is for a task."""
+    """The result of a put that a thread waits for while the loop sends it, as a task waits for a future."""
 
     __slots__ = ("error", "lock", "result")
 

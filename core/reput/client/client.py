@@ -112,7 +112,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
             in_flight_max: how many messages the consumer may hold that it has not acknowledged.
             broadcast: the consumer shares with no other, and gets every message.
             offset_store: the file that keeps the place of a broadcasting consumer. Without one the consumer keeps its
-                place in memory, and starts anew each time.
+                place in memory, and starts from *begin* each time.
             in_order: the queues are locked at their brokers, so that no two consumers ever handle messages of one at
                 once (RocketMQ's MessageListenerOrderly).
             allocation: how the group shares queues; the same for all of its consumers, in any language: RocketMQ's
@@ -292,7 +292,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         tags: str | None,
         broker_name: str | None,
     ) -> GetMessageResult:
-        """Check the arguments of `get`, and return what it finds."""
+        """Check the arguments of `get`, and return its result."""
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
@@ -343,7 +343,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
     async def _queried(
         self, session: Session, topic: str | None, key: str | None, count_max: int, begin: int, end: int
     ) -> list[Record]:
-        """Check the arguments of `query`, and return what it finds."""
+        """Check the arguments of `query`, and return its result."""
         if topic is not None:
             require_text("topic", topic)
         require_text("key", key)

@@ -20,7 +20,7 @@ __all__ = ["NO_CREDENTIALS", "Credentials", "credentials"]
 
 
 class Credentials(NamedTuple):
-    """What a client shows of itself. Any thread may use it.
+    """How a client identifies itself: its account and its encryption. Any thread may use it.
 
     Attributes:
         tls: encrypts connections; None: they are plain.

@@ -160,7 +160,7 @@ class GroupSession:
                 await self.session.request(broker, command)
 
     async def close(self) -> None:
-        """Leave the group: commit what is done, and give the queues to the others at once."""
+        """Leave the group: commit the acknowledged messages, and release the queues at once."""
         self.closed = True
         await end_all(self.tasks)
         await end_all([queue.pulling for queue in self.queues.values() if queue.pulling is not None])
@@ -275,11 +275,11 @@ class GroupSession:
             found.pulling = self.loop.create_task(self.pull(found))
 
     async def drop(self, queue: RemoteQueue) -> None:
-        """Give a queue up: commit what is done of it, and forget the rest."""
+        """Give up a queue: commit its acknowledged messages, and forget the others."""
         self.stop_pulling(queue)
         del self.queues[queue.queue]
         if self.in_order:
-            # Its order holds only if nobody else begins before the program has ended what it was given.
+            # The order holds only if no other consumer starts before the program has handled the messages that it has.
             await self.wait_until_done(queue)
         offset = self.offset_of(queue)
         with self.lock:
@@ -444,7 +444,7 @@ class GroupSession:
         await self.move(self.queues[at], queue_offset)
 
     async def move(self, queue: RemoteQueue, queue_offset: int) -> None:
-        """Go on at a place of a queue; what is in flight of it is forgotten."""
+        """Continue at another offset of a queue; its messages in flight are forgotten."""
         self.stop_pulling(queue)
         with self.lock:
             self.on_dropped(queue)

@@ -29,7 +29,7 @@ class Offsets:
     """Used in the thread of one loop only."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read what is kept in *path*; None: nothing is kept.
+        """Read the offsets kept in *path*; None: keep none.
 
         Raises:
             DamagedStore: the file cannot be read.
@@ -46,7 +46,7 @@ class Offsets:
         except (OSError, msgspec.MsgspecError) as error:
             raise DamagedStore(
                 f"the offsets of a broadcasting consumer cannot be read: offset_store={path} error={error}",
-                "Remove the file to begin anew.",
+                "Remove the file to start without offsets.",
             ) from None
         self.offsets = {MessageQueue(at.broker_name, at.queue_id, at.topic): at.offset for at in kept}
 

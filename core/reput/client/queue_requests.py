@@ -1,4 +1,4 @@
-"""QueueRequests: what a consumer group asks of the brokers that have its queues.
+"""QueueRequests: the requests of a consumer group to the brokers of its queues.
 
 Source: RocketMQ client, MQClientAPIImpl and RebalanceImpl.
 """

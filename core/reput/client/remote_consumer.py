@@ -43,7 +43,7 @@ class RemoteConsumer(ClosingBlock):
     """One consumer of a group. Make it with `Client.consumer`; any thread and any task may use it.
 
     The consumers of a group share the queues of each topic by RocketMQ's rules, with those in other programs and other
-    languages. Delivery is at least once: a queue that goes to another consumer takes along what is not acknowledged.
+    languages. Delivery is at least once: when a queue goes to another consumer, its unacknowledged messages go along.
 
     It has the methods of `Consumer`. A method that may wait has a twin for tasks with the prefix ``a``.
     """
@@ -341,7 +341,7 @@ class RemoteConsumer(ClosingBlock):
     # Places.
 
     def commit(self) -> None:
-        """Commit at the brokers, or in the file of a broadcasting consumer, what is acknowledged.
+        """Commit the acknowledged messages: at the brokers, or in the file of a broadcasting consumer.
 
         Raises:
             BrokerError: a broker cannot be reached.
@@ -403,7 +403,7 @@ class RemoteConsumer(ClosingBlock):
     # Life.
 
     def close(self) -> None:
-        """Leave the group. What is acknowledged is committed; everything else is given again."""
+        """Leave the group. Acknowledged messages are committed; all others are delivered again."""
         if not self._closed:
             self._run(self.aclose())
 

@@ -67,7 +67,7 @@ class RemoteQueue:
         self.pulling: asyncio.Task[None] | None = None
 
     def add(self, records: list[tuple[int, Record]], size: int, position: int) -> None:
-        """Take what was pulled; *position*: where to pull on."""
+        """Take in pulled messages; *position*: the queue offset of the next pull."""
         self.buffer.extend(records)
         self.buffered_size += size
         self.position = position

@@ -385,7 +385,7 @@ class Sender:
         task.add_done_callback(self.tasks.discard)
 
     async def drain(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the puts under way."""
         while self.pending or self.unanswered or self.tasks or self.connecting:
             futures: list[asyncio.Future[Any]] = [*self.unanswered.values(), *self.tasks]
             if futures:

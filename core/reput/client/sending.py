@@ -42,7 +42,7 @@ __all__ = ["UNKNOWN", "Outcome", "Sending", "prepare", "refusal_of", "results_of
 BODY_SIZE_MAX = 4 << 20
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 DELAY_LEVEL_MAX = 18
-# What a broker does not tell of a message that it has stored.
+# Stands for numbers of a stored message that a broker does not report.
 UNKNOWN = -1
 RETRY_PREFIX = "%RETRY%"
 DEFAULT_TOPIC_QUEUE_NUMS = "4"
@@ -99,7 +99,7 @@ class Sending(msgspec.Struct, gc=False):
 
 
 def prepare(message: Message, group: str, outcome: Outcome, born_host: bytes) -> Sending:
-    """Check a message, and return what is sent of it.
+    """Check a message, and return the fields to send.
 
     Raises:
         MessageIllegal: it breaks a limit.

@@ -1,4 +1,4 @@
-"""Session: what a client has in one event loop: connections and routes, and its groups' heartbeats.
+"""Session: a client's part in one event loop: connections and routes, and its groups' heartbeats.
 
 A session ends with its loop: when the loop cancels its tasks, the connections are closed.
 

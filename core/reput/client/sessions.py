@@ -20,7 +20,7 @@ __all__ = ["Background", "Here", "Sessions"]
 
 
 class Here(NamedTuple):
-    """What a client has in one loop."""
+    """The connections of a client in one event loop."""
 
     loop: asyncio.AbstractEventLoop
     session: Session
@@ -28,7 +28,7 @@ class Here(NamedTuple):
 
 
 class Background(NamedTuple):
-    """What a client has for its blocking methods."""
+    """The thread and the connections behind the blocking methods of a client."""
 
     thread: BackgroundLoop
     session: Session
@@ -116,7 +116,7 @@ class Sessions:
             raise StoreClosed("the client is closed", "Connect again.")
 
     def end(self) -> tuple[list[Here], Background | None]:
-        """Take no more calls; return what is to be closed."""
+        """Refuse further calls; return the connections to close."""
         with self.lock:
             self.closed = True
             ended = [here for here in self.by_loop.values() if not here.loop.is_closed()], self.of_thread
@@ -124,7 +124,7 @@ class Sessions:
             return ended
 
     def forget(self) -> None:
-        """Start anew in a forked child: the connections and the thread are the parent's."""
+        """Begin without connections in a forked child: connections and thread belong to the parent."""
         self.lock = threading.Lock()
         self.by_loop = {}
         self.last = None
@@ -135,7 +135,7 @@ open_sessions: weakref.WeakSet[Sessions] = weakref.WeakSet()
 
 
 def forget_all() -> None:
-    """Start anew in a forked child."""
+    """Reset the sessions in a forked child."""
     for sessions in open_sessions:
         sessions.forget()
 

@@ -77,7 +77,7 @@ class NameServerTarget(Target):
 
 
 class SocketTarget(Target):
-    """A broker's Unix socket, which the user names; the file system says who may connect."""
+    """A broker's Unix socket, named by the user; the permissions of its file decide who may connect."""
 
     def __init__(self, address: str) -> None:
         self.address = address

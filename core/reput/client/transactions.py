@@ -153,7 +153,7 @@ class Transactions:
         await self._sessions.background().session.request(broker, command)
 
     def _asked(self, connection: Connection, request: RemotingCommand) -> None:
-        """Let a thread find out what has become of a transaction."""
+        """Ask the checker about a transaction, in a thread."""
         asyncio.get_running_loop().run_in_executor(None, self._check, connection, request)
 
     def _check(self, connection: Connection, request: RemotingCommand) -> None:

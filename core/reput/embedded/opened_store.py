@@ -165,10 +165,9 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         """Yield the records of the log itself, in order, from the first one at or after *commit_log_offset*.
 
         Args:
-            follow: continue with later records until the store is closed. In the process that puts, a put
-                wakes the follower. In another process, the follower looks ten times a second at the end of the log in
-                the writer's memory: to be woken it would have to tell the writer that it waits, and a process that only
-                reads a store may write nothing that the writer depends on.
+            follow: continue with later records until the store is closed. In the process that puts, a put wakes the
+                follower. In another process, a dispatcher wakes it with each batch that it takes in; while none runs,
+                it looks ten times a second at the end of the log in the writer's memory.
 
         Raises:
             DamagedStore: the bytes at the next offset are not a record.

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from reput.embedded.reading_engine import ReadingEngine
 from reput.embedded.store_status import owners_statistics, with_statistics
 from reput.errors import ReputError
+from reput.in_thread import begin_in_thread
 from reput.process.control.control_socket import connect_observer
 from reput.process.control.group_status import GroupStatus
+from reput.ring.progress_futex import ProgressFutex, SeenProgress
 from reput.settings import Settings
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.state.identity import require_store
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
 __all__ = ["ReadOnlyEngine"]
 
-# How often a follower looks at a live writer's position; a look is one load from shared memory. The writer cannot wake
-# it: a reader of the store may not write to the ring's memory, not even to say that it waits. Nor would an eventfd of
-# the writer or of a dispatcher do: the first of several readers would take the wake-up from the others.
+T = TypeVar("T")
+
+# How often a follower looks at a live writer's position, if no dispatcher wakes it: none runs, or it is behind.
 LOOK_S = 0.1
 
 
@@ -52,6 +60,9 @@ class ReadOnlyEngine(ReadingEngine):
                 from reput.store.recovery.log_end import find_log_end
 
                 self.end = find_log_end(directory, Segments(directory / "commitlog"))
+            self.futex = None if self.observed is None else ProgressFutex(self.observed.memory)
+        # Per event loop, the wait in a thread that all of its tasks share.
+        self.waits: WeakKeyDictionary[AbstractEventLoop, Future[None]] = WeakKeyDictionary()
         store = ReadableStore(directory, settings, self.readable_up_to, self.generation, at_rest=self.observed is None)
         self.reader = MessageReader(store)
         self.closing = threading.Event()
@@ -69,21 +80,48 @@ class ReadOnlyEngine(ReadingEngine):
 
     def log_end(self) -> int:
         """Return the commit-log offset up to which records can be read."""
-        return self.end if self.observed is None else self.observed.memory.header.appended or 0
+        observed = self.observed
+        return self.end if observed is None else self.unless_closed(lambda: observed.memory.header.appended or 0, 0)
 
     def wait_for_growth(self, end: int) -> bool:
         """Wait until a live writer has appended past *end*; return False if there is none, or it has gone."""
-        while (grown := self.has_grown(end)) is None:
-            self.closing.wait(LOOK_S)
-        return grown
+        while True:
+            # Before the log's end: a dispatcher that takes in what was appended since changes this.
+            seen = self.seen_progress()
+            grown = self.has_grown(end)
+            if grown is not None:
+                return grown
+            self.wait_for_progress(seen)
 
     async def await_growth(self, end: int) -> bool:
         """Like `wait_for_growth`, for a task."""
         import asyncio
 
-        while (grown := self.has_grown(end)) is None:
-            await asyncio.sleep(LOOK_S)
-        return grown
+        loop = asyncio.get_running_loop()
+        while True:
+            seen = self.seen_progress()
+            grown = self.has_grown(end)
+            if grown is not None:
+                return grown
+            wait = self.waits.get(loop)
+            if wait is None or wait.done():
+                # A wait that another task began earlier has seen no more progress than this task, so it ends no later.
+                wait = self.waits[loop] = begin_in_thread(self.wait_for_progress, seen)
+            await asyncio.shield(wait)
+
+    def seen_progress(self) -> SeenProgress | None:
+        """Return the progress of the foremost dispatcher of a live writer; None: none runs."""
+        if self.closed or self.observed is None or self.futex is None:
+            return None
+        futex, members = self.futex, self.observed.members
+        return self.unless_closed(lambda: futex.look(member.slot for member in members.values()), None)
+
+    def wait_for_progress(self, seen: SeenProgress | None) -> None:
+        """Wait until a dispatcher gets beyond *seen*, the store is closed here, or it is time to look again."""
+        if seen is None or self.futex is None:
+            self.closing.wait(LOOK_S)
+        elif not self.closed:
+            self.futex.wait(seen, LOOK_S)
 
     def has_grown(self, end: int) -> bool | None:
         """Tell whether the log goes past *end*; False if it never will, None if it does not yet."""
@@ -91,7 +129,18 @@ class ReadOnlyEngine(ReadingEngine):
             return False
         if self.log_end() > end:
             return True
-        return False if self.observed.memory.header.closed else None
+        header = self.observed.memory.header
+        return False if self.unless_closed(lambda: header.closed, True) else None
+
+    def unless_closed(self, look: Callable[[], T], otherwise: T) -> T:
+        """Return what *look* finds in the writer's memory; *otherwise* if another thread closes the store meanwhile."""
+        try:
+            return look()
+        except ValueError:
+            # The views of the memory were released.
+            if not self.closed:
+                raise
+            return otherwise
 
     def status(self) -> GroupStatus:
         """Return the known state of the store and of the process that writes it.
@@ -135,5 +184,7 @@ class ReadOnlyEngine(ReadingEngine):
         self.closed = True
         self.closing.set()
         self.reader.close()
-        if self.observed is not None:
+        if self.observed is not None and self.futex is not None:
+            self.futex.wake(member.slot for member in self.observed.members.values())
+            self.futex.close()
             self.observed.memory.close()

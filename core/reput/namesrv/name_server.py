@@ -301,7 +301,7 @@ class NameServer:
         return RemotingCommand(SUCCESS)
 
     def size_of(self, namespace: str, key: str) -> int:
-        """Return what a key counts; 0: there is none."""
+        """Return the count of a key; 0 if it has none."""
         value = self.kv_configs.get(namespace, {}).get(key)
         return 0 if value is None else len(namespace) + len(key) + len(value)
 
@@ -337,7 +337,7 @@ def topic_list(topics: list[str], broker_address: str | None = None) -> Remoting
 
 
 def registered(body: bytes) -> RegisterBrokerBody:
-    """Return what a broker registers.
+    """Return the registration of a broker.
 
     Raises:
         RequestRefused: SYSTEM_ERROR; the body is something else.

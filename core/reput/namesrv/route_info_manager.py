@@ -55,12 +55,12 @@ class RegisteredTopic(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a broker registers.
+    """The registration of a broker.
 
     Attributes:
         topics: by name; None: they have not changed.
         timeout: seconds until it is dropped without another registration.
-        connection: what it came over; None: the broker is in this process, and is never dropped.
+        connection: the connection of the request; None: the broker is in this process, and is never dropped.
     """
 
     cluster: str
@@ -107,7 +107,7 @@ class RouteInfoManager:
     # Brokers.
 
     def register(self, registration: Registration) -> tuple[str, str]:
-        """Take in a broker, or what has changed of it; return the HA address and the address of its master, or "".
+        """Register a broker, or update its registration; return the HA address and the address of its master, or "".
 
         Raises:
             RequestRefused: SYSTEM_ERROR; it is described wrongly, or would take the place of another.

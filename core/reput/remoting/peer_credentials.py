@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, as the kernel says.
+"""The process at the other end of a Unix socket, as the kernel reports it.
 
 Names in Linux's abstract namespace have no permissions: any user can connect to them, and can take one that is free.
 """

@@ -76,7 +76,7 @@ class TlsListener:
         self.loop.add_reader(self.listener, self.accept)
 
     def peek(self, accepted: socket.socket) -> None:
-        """Look at the first byte, and begin what it says."""
+        """Read the first byte, and start TLS or the plain protocol."""
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):

@@ -15,7 +15,7 @@ from typing import Protocol
 __all__ = ["Turn"]
 
 
-class Sender(Protocol):
+class HasOutput(Protocol):
     """What has something to send, such as a connection."""
 
     def flush(self) -> None:
@@ -30,7 +30,7 @@ class Turn:
         # What asyncio's own loop still has to run in this turn; None: another loop, which keeps that to itself.
         self.ready: Sized | None = getattr(self.loop, "_ready", None)
         self.jobs: list[Callable[[], None]] = []
-        self.senders: list[Sender] = []
+        self.senders: list[HasOutput] = []
         # Something, such as a read, ends the turn later.
         self.is_end_due = False
         self.is_reading = False
@@ -40,7 +40,7 @@ class Turn:
         self.jobs.append(job)
         self.end_soon()
 
-    def send_at_end(self, sender: Sender) -> None:
+    def send_at_end(self, sender: HasOutput) -> None:
         """Let *sender* send at the end of the turn, after the jobs."""
         self.senders.append(sender)
         self.end_soon()

@@ -6,6 +6,7 @@ and marks those that the supervisor writes. Within a process, only one thread wr
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import time
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from reput.errors import RingError
 from reput.ring import layout
+from reput.ring.futex import futex_wake
 from reput.ring.layout import (
     CELL_WORDS,
     COUNTER_NAME_SIZE_MAX,
@@ -240,6 +242,7 @@ class Cell(CellView):
         "_none_awaited",
         "_page",
         "_predecessors_awaited",
+        "_progress_address",
         "_progress_descriptor",
         "_ring_words",
         "_wake_descriptors",
@@ -257,6 +260,7 @@ class Cell(CellView):
         octets = memoryview(page)
         super().__init__(octets.cast("Q"), octets, slot)
         self._page = page
+        self._progress_address = ctypes.addressof(ctypes.c_char.from_buffer(page, layout.PROGRESS * layout.WORD_SIZE))
         self._ring_words = waiters.ring_words
         self._cell_words = waiters.cell_words
         self._predecessors_awaited = waiters.predecessors_awaited
@@ -328,8 +332,8 @@ class Cell(CellView):
     def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
         """Publish that the view is readable up to *commit_log_offset*, and wake the waiters for that.
 
-        Waiters are threads and tasks of the owner, and dispatchers that run after this one. Without waiters it costs
-        about a microsecond and no system call.
+        Waiters are threads and tasks of the owner, dispatchers that run after this one, and processes that only read
+        the store. Without waiters it costs about two microseconds.
         """
         words = self._words
         words[layout.ORDINAL_DISPATCHED] = UNKNOWN if ordinal is None else ordinal
@@ -343,6 +347,8 @@ class Cell(CellView):
         if self._predecessors_awaited != self._none_awaited:
             self._wake_successors(commit_log_offset)
         words[layout.PROGRESS_ANNOUNCED] = commit_log_offset
+        # Last: processes that only read the store cannot say that they wait.
+        futex_wake(self._progress_address)
 
     def forget_progress(self) -> None:
         """Mark the progress as unknown."""

@@ -1,25 +1,28 @@
-"""spark_export: the log as a Delta table that every lake reader can query.
+"""spark_export: the log as a Delta or Iceberg table that every lake reader can query.
 
 Spark is the control plane (ranges, retries, cluster). Python workers are the data plane: they decode ranges of the raw
-log and write Parquet files themselves. ``deltalake`` commits the table with the log's end offset as the transaction
-version, so every reader sees every record exactly once, whichever process is killed.
+log and write Parquet files themselves. ``deltalake`` or ``pyiceberg`` commits the table with the log's end offset in
+the same transaction, so every reader sees every record exactly once, whichever process is killed.
 
-`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there. Importing this module loads
-neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
+`export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it
+with the log. Importing this module loads neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless
+Spark runs elsewhere.
 """
 
 from __future__ import annotations
 
 from reput_hooks import CommitLogDispatcher, DispatcherContext, DispatcherDescription, hookimpl
+from reput_plugins.spark_export.check_job import check_lake
 from reput_plugins.spark_export.export_job import ExportReport, export
 from reput_plugins.spark_export.follow_job import FollowRow, follow
 from reput_plugins.spark_export.options import SparkExportOptions
-from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.requirements import require_format, require_packages
 
 __all__ = [
     "ExportReport",
     "FollowRow",
     "SparkExportOptions",
+    "check_lake",
     "export",
     "follow",
     "reput_create_dispatcher",
@@ -46,6 +49,7 @@ def reput_create_dispatcher(context: DispatcherContext) -> CommitLogDispatcher:
         DispatcherError: a package of the extra ``spark`` is missing.
     """
     require_packages()
+    require_format((context.options or SparkExportOptions()).lake_format)
     # Imported after the check, which reports missing packages with a clear message.
     from reput_plugins.spark_export.dispatcher import SparkExport
 

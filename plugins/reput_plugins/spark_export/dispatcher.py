@@ -44,7 +44,13 @@ class SparkExport(CommitLogDispatcher):
         self.context = context
         self.options = options
         self.topics = None if options.topics is None else sorted(set(options.topics))
-        self.location = LakeLocation.of(options.lake or context.directory / "lake", options.storage_options)
+        self.location = LakeLocation.of(
+            options.lake or context.directory / "lake",
+            options.storage_options,
+            lake_format=options.lake_format,
+            catalog=options.catalog,
+            catalog_table=options.catalog_table,
+        )
         self.cursor_file = context.directory / "cursor.json"
         # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
         self.table_options = table_options(
@@ -149,7 +155,7 @@ class SparkExport(CommitLogDispatcher):
             end = until
             if until - begin > options.batch_bytes_max:
                 end = self.log.next_record(begin + options.batch_bytes_max, until)
-            run_job(self.spark(), plan, begin, end, self.is_at_work, split_bytes=options.split_bytes)
+            run_job(self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes)
             begin, self.committed_at = end, time.monotonic()
 
     def is_at_work(self, done: int, total: int) -> None:

@@ -20,7 +20,7 @@ import msgspec
 from reput.errors import ConfigError, DispatcherError
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.requirements import require_format, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reput_plugins.spark_export.typed.typed_job import TableReport
     from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
-__all__ = ["ExportReport", "export", "refuse_other_settings", "refuse_topics", "run_job"]
+__all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings", "run_job"]
 
 SPLIT_BYTES = 128 << 20
 # Below this a second task costs more than it saves.
@@ -76,9 +76,12 @@ def export(
     on_corruption: str = "fail",
     store_id: str | None = None,
     accept_truncation: bool = False,
+    lake_format: str = "delta",
+    catalog: str | None = None,
+    catalog_table: str | None = None,
     on_progress: Progress | None = None,
 ) -> ExportReport:
-    """Bring the Delta table *lake* up to the durable end of the log of *store*, exactly once.
+    """Bring the table *lake* up to the durable end of the log of *store*, exactly once.
 
     *lake* is a folder, or an address in an object store such as ``s3://bucket/lake``.
 
@@ -98,10 +101,13 @@ def export(
         store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
         accept_truncation: delete rows from the lake where the log has another history, even if no common record shows
             from where on. Without it the export refuses and names the number of rows.
+        lake_format: ``delta`` or ``iceberg``.
+        catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
+        catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
         on_progress: called now and then with the log bytes done, and the total.
 
     Raises:
-        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
@@ -111,10 +117,11 @@ def export(
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages("pandas")
+    require_format(lake_format)
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import export_tables
 
-        refuse_topics(topics)
+        refuse_beside_tables(topics, lake_format)
         fields = export_tables(
             Path(store).absolute(),
             lake,
@@ -144,7 +151,10 @@ def export(
     from reput_plugins.spark_export.parquet_files import lake_schema
     from reput_plugins.spark_export.spark_session import spark_session
 
-    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
+    store_directory = Path(store).absolute()
+    location = LakeLocation.of(
+        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
+    )
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(
         topics=None if chosen is None else frozenset(chosen),
@@ -164,6 +174,7 @@ def export(
     end = end if until is None else min(end, until)
     if end <= begin:
         table = target.create(schema, chosen)
+        target.add_watermarks(table)
         return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
     plan = SinkPlan(
         str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
@@ -172,7 +183,7 @@ def export(
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
         # Only once Spark runs: otherwise a failed start would leave an empty table.
         target.create(schema, chosen)
-        run_job(session, plan, begin, end, on_progress)
+        run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
@@ -192,8 +203,8 @@ def export(
     )
 
 
-def refuse_topics(topics: Iterable[str] | None) -> None:
-    """Refuse a choice of topics beside typed tables, which name their own.
+def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str) -> None:
+    """Refuse what typed tables do not take: a choice of topics, for they name their own, and another format than Delta.
 
     Raises:
         ConfigError: there is one.
@@ -202,6 +213,8 @@ def refuse_topics(topics: Iterable[str] | None) -> None:
         raise ConfigError(
             f"typed tables name their own topics: topics={','.join(topics)}", "Leave the topics out, or the tables."
         )
+    if lake_format != "delta":
+        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave the format out.")
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:
@@ -240,7 +253,8 @@ def run_job(
         watcher.start()
     try:
         with spark_errors():
-            write_ranges(session, msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8]), begin, until, split_bytes)
+            plan = msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8])
+            write_ranges(session, plan, begin, until, split_bytes)
     finally:
         done.set()
         if watcher.is_alive():

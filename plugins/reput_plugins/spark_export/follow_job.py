@@ -16,9 +16,9 @@ import msgspec
 
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export import export_job
-from reput_plugins.spark_export.export_job import refuse_other_settings, refuse_topics, run_job
+from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings, run_job
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.requirements import require_packages
+from reput_plugins.spark_export.requirements import require_format, require_packages
 
 if TYPE_CHECKING:
     from reput.table import BadRange
@@ -72,20 +72,23 @@ def follow(
     on_corruption: str = "fail",
     store_id: str | None = None,
     accept_truncation: bool = False,
+    lake_format: str = "delta",
+    catalog: str | None = None,
+    catalog_table: str | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[FollowRow]:
-    """Bring the Delta table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
+    """Bring the table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
 
     It never ends by itself; close the iterator to stop it.
 
     Args:
         tables, topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id,
-            accept_truncation: as for `export`.
+            accept_truncation, lake_format, catalog, catalog_table: as for `export`.
         interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
         on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
 
     Raises:
-        DispatcherError: pyspark, deltalake or Java is missing, Spark fails, or another exporter keeps this lake.
+        DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
         ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
             setting is not one of Spark's.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
@@ -94,10 +97,11 @@ def follow(
     refuse_other_settings(settings or {})
     require_store(Path(store))
     require_packages()
+    require_format(lake_format)
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import follow_tables
 
-        refuse_topics(topics)
+        refuse_beside_tables(topics, lake_format)
         for fields in follow_tables(
             Path(store).absolute(),
             lake,
@@ -132,7 +136,10 @@ def follow(
     from reput_plugins.spark_export.spark_session import spark_session
 
     began = time.monotonic()
-    store_directory, location = Path(store).absolute(), LakeLocation.of(lake, storage_options)
+    store_directory = Path(store).absolute()
+    location = LakeLocation.of(
+        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
+    )
     chosen = None if topics is None else sorted(set(topics))
     options = table_options(
         topics=None if chosen is None else frozenset(chosen),
@@ -169,7 +176,7 @@ def follow(
                 nothing.wait(LOOK_SECONDS)
                 continue
             until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
-            run_job(session, plan, done, until, None, split_bytes=SPLIT_BYTES)
+            run_job(session, plan.of_table(), done, until, None, split_bytes=SPLIT_BYTES)
             done, committed_at = until, time.monotonic()
             table.update()
             # It is told of what came while the transaction was made, too.

@@ -19,17 +19,19 @@ from reput.store.state.epochs import Epochs
 from reput.table import BadRange
 from reput.table.log_marks import LogMark, joined_marks, last_marks
 from reput_hooks import Cursor
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
+from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
 __all__ = ["Commit", "Lake", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
+COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
@@ -47,7 +49,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
-    *store* is the id of the store.
+    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: of an older reput.
     """
 
     begin: int
@@ -57,6 +59,7 @@ class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     bytes: int
     damage: tuple[BadRange, ...] = ()
     store: str = ""
+    crc: int | None = None
 
 
 class Lake:
@@ -67,7 +70,10 @@ class Lake:
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
         partition_columns: columns by which the table's files are laid out; ``date`` is among them.
         columns: where a row has the columns of the log.
+        has_watermarks: the rows are those of the log, so that each transaction can be summed up again.
     """
+
+    has_watermarks = True
 
     def __init__(
         self,
@@ -215,38 +221,63 @@ class Lake:
         Raises:
             DispatcherError: another exporter committed first, or the range does not begin where the table ends.
         """
-        table = open_table(self.location)
-        committed = self.committed(table)
-        if committed is not None and committed >= until:
-            return None
-        if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
-            raise self.moved(committed, begin)
-        added = Commit(
-            begin,
-            until,
-            sum(file.row_count for file in files),
-            len(files),
-            sum(file.size for file in files),
-            tuple(damage),
-            self.epochs.store_id,
-        )
-        marks: list[LogMark] = []
-        if segments is not None:
-            known = committed_marks(table, self.epochs.store_id, self.export_name) or []
-            known = [mark for mark in known if mark.commit_log_offset < begin]
-            marks = joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
-        transaction = TransactionData(
-            {self.app_id(self.epochs.epoch): until},
-            {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
-        )
-        try:
-            table.append(files, fitting(schema, table), transaction)
-        except CommitConflict as error:
-            now = open_table(self.location).recorded(self.app_id(self.epochs.epoch))
-            if now != committed:
-                raise self.moved(now, begin) from None
-            raise self.refused(error) from None
+        attempt = 0
+        while True:
+            attempt += 1
+            table = open_table(self.location)
+            committed = self.committed(table)
+            if committed is not None and committed >= until:
+                # A crash may have come between the transaction and its watermark.
+                self.add_watermarks(table)
+                return None
+            if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
+                raise self.moved(committed, begin)
+            added = Commit(
+                begin,
+                until,
+                sum(file.row_count for file in files),
+                len(files),
+                sum(file.size for file in files),
+                tuple(damage),
+                self.epochs.store_id,
+                None if any(file.crc is None for file in files) else sum(file.crc or 0 for file in files),
+            )
+            marks = [] if segments is None else self.marks_up_to(table, segments, begin, until)
+            transaction = TransactionData(
+                {self.app_id(self.epochs.epoch): until},
+                {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
+            )
+            try:
+                table.append(files, fitting(schema, table), transaction)
+                break
+            except CommitConflict as error:
+                now = self.committed(open_table(self.location))
+                if now != committed:
+                    raise self.moved(now, begin) from None
+                # Another store's exporter or a merge came first. Nothing of this log has changed, so try again.
+                if attempt == COMMITS_MAX:
+                    raise self.refused(error) from None
+        self.add_watermarks(open_table(self.location))
         return added
+
+    def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
+        """Return the marks of the log below *until*, of which *table* has those below *begin*."""
+        known = committed_marks(table, self.epochs.store_id, self.export_name) or []
+        known = [mark for mark in known if mark.commit_log_offset < begin]
+        return joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
+
+    def add_watermarks(self, table: LakeTable) -> None:
+        """Write the watermarks of the store's transactions that have none yet.
+
+        A lake of one store has none, nor has a table whose rows are not those of the log, nor an Iceberg lake.
+
+        Raises:
+            DispatcherError: they cannot be written.
+        """
+        is_delta = self.location.table_format == DELTA_FORMAT
+        if self.has_watermarks and is_delta and tells_stores_apart(table):
+            ids = (self.epochs.store_id, self.store_name)
+            catch_up(self.location, table, self.store_name, ids, self.export_name)
 
     def refused(self, error: CommitConflict) -> DispatcherError:
         """Return the error for a transaction that another one came before."""
@@ -287,11 +318,13 @@ class Lake:
         """
         table = open_table(self.location)
         of_store = {self.columns.name(STORE_COLUMN): self.store_name} if tells_stores_apart(table) else {}
-        transaction = TransactionData(self.numbers(cursor, retired), self.marks_info(marks))
+        cut = {CUT_INFO: {"store": self.store_name, "at": cursor.commit_log_offset}}
+        transaction = TransactionData(self.numbers(cursor, retired), {**self.marks_info(marks), **cut})
         try:
             table.delete_rows(cursor.commit_log_offset, self.columns.name(OFFSET_COLUMN), of_store, transaction)
         except CommitConflict as error:
             raise self.refused(error) from None
+        self.add_watermarks(open_table(self.location))
 
     def numbers(self, cursor: Cursor, retired: Sequence[Cursor]) -> dict[str, int]:
         """Return the numbers by which the table records *cursor* and retires *retired*."""

@@ -21,9 +21,10 @@ from deltalake.fs import DeltaStorageHandler
 
 from reput.errors import ConfigError, DispatcherError
 
-__all__ = ["LAKE_ADVICE", "LakeLocation", "lake_errors", "one_line"]
+__all__ = ["DELTA_FORMAT", "ICEBERG_FORMAT", "LAKE_ADVICE", "LakeLocation", "lake_errors", "one_line"]
 
 LAKE_ADVICE = "Free space, or grant write permission; the next run continues where the table ends."
+DELTA_FORMAT, ICEBERG_FORMAT = FORMATS = ("delta", "iceberg")
 ERROR_LETTERS_MAX = 400
 # Colours and arrows in the Delta library's error texts.
 DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -35,31 +36,59 @@ class LakeLocation(msgspec.Struct, frozen=True):
     Attributes:
         address: absolute path of a folder, or the address of a place in an object store, as ``s3://bucket/lake``.
         storage_options: settings of the Delta library for that object store; they may hold secrets.
+        table_format: of the table, ``delta`` or ``iceberg``.
+        catalog: name of the Iceberg catalog in pyiceberg's configuration; None: the one in the lake's folder.
+        catalog_table: the table's name in the catalog, with its namespace; None: ``reput.lake``.
     """
 
     address: str
     storage_options: dict[str, str] = {}
+    table_format: str = DELTA_FORMAT
+    catalog: str | None = None
+    catalog_table: str | None = None
 
     @classmethod
-    def of(cls, lake: Path | str, storage_options: Mapping[str, str] | None = None) -> LakeLocation:
+    def of(
+        cls,
+        lake: Path | str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        lake_format: str = DELTA_FORMAT,
+        catalog: str | None = None,
+        catalog_table: str | None = None,
+    ) -> LakeLocation:
         """Return the location that a user named.
 
         Raises:
-            ConfigError: the address names no bucket, or a folder is given object-store settings.
+            ConfigError: the address names no bucket, a folder is given object-store settings, a Delta table a catalog,
+                or there is no such format.
         """
+        if lake_format not in FORMATS:
+            raise ConfigError(f"no such format of a lake: lake_format={lake_format} known={','.join(FORMATS)}")
+        if lake_format == DELTA_FORMAT and (catalog or catalog_table):
+            raise ConfigError(
+                f"only Iceberg tables have a catalog: lake_format={lake_format} catalog={catalog or ''} "
+                f"catalog_table={catalog_table or ''}",
+                "Add --lake-format iceberg (lake_format).",
+            )
+        if catalog_table is not None and not all(catalog_table.rpartition(".")):
+            raise ConfigError(
+                f"a table's name in a catalog has a namespace: catalog_table={catalog_table}", "Write namespace.name."
+            )
         text, options = os.fspath(lake), dict(storage_options or {})
         scheme, separator, _ = text.partition("://")
         if separator and scheme != "file":
             if not urlsplit(text).netloc:
                 raise ConfigError(f"the lake's address names no bucket: lake={text}", "Write s3://bucket/lake.")
-            return cls(text.rstrip("/"), options)
+            return cls(text.rstrip("/"), options, lake_format, catalog, catalog_table)
         if options:
             raise ConfigError(
                 f"settings of an object store have no effect on a folder: lake={text} "
                 f"storage_options={','.join(options)}",
                 "Name a place in an object store, like s3://bucket/lake.",
             )
-        return cls(str(Path(unquote(urlsplit(text).path) if separator else text).absolute()))
+        path = Path(unquote(urlsplit(text).path) if separator else text).absolute()
+        return cls(str(path), {}, lake_format, catalog, catalog_table)
 
     @property
     def folder(self) -> Path | None:

@@ -20,7 +20,7 @@ from reput.store.state.identity import read_store_id
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
 from reput_plugins.spark_export.lake_continuation import lake_of_store
-from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation, lake_errors
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.parquet_files import lake_schema, write_range
@@ -45,7 +45,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
     """The task of an export, and its lake. Spark sends it to the workers with their function.
 
     *run* is part of the names of the run's files. *store_id* is the store's id in the lake, *store_name* its name in
-    the rows; None: the store's own id.
+    the rows; None: the store's own id. *file_schema*: the columns of the files; None: those of a Delta table.
     """
 
     store: str
@@ -55,6 +55,14 @@ class SinkPlan(msgspec.Struct, frozen=True):
     run: str = ""
     store_id: str | None = None
     store_name: str | None = None
+    file_schema: pa.Schema | None = None
+
+    def of_table(self) -> SinkPlan:
+        """Return the plan with the columns that the table wants in its files."""
+        if self.lake.table_format == DELTA_FORMAT:
+            return self
+        columns = open_table(self.lake).file_schema(lake_schema(self.table.row_format))
+        return msgspec.structs.replace(self, file_schema=columns)
 
     def write_chosen(self, ranges: Sequence[tuple[int, int]], batches: Batches) -> Batches:
         """Write the ranges whose numbers are in *batches*; yield the result. Runs in a worker."""
@@ -83,13 +91,17 @@ class WrittenRange:
 @advice_noted()
 def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
     """Write each range listed in *batches*."""
+    # Without ids of the columns, readers of Iceberg would refuse the files.
+    assert plan.file_schema is not None or plan.lake.table_format == DELTA_FORMAT
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[ParquetFile] = []
     damage: list[BadRange] = []
     store_name = plan.store_name or plan.store_id or read_store_id(Path(plan.store))
     with lake_errors(plan.lake.address):
         for begin, until in ranges:
-            written, left_out = write_range(plan.lake, plan.store, store_name, plan.table, begin, until, plan.run)
+            written, left_out = write_range(
+                plan.lake, plan.store, store_name, plan.table, begin, until, plan.run, plan.file_schema
+            )
             files += written
             damage += left_out
     # Otherwise the memory stays allocated for as long as Spark keeps the worker process.

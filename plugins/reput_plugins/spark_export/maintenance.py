@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import defaultdict
@@ -26,6 +27,10 @@ UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 OWN_FILE = re.compile(
     rf"([^/]+=[^/]*/)*([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
     r"\.parquet"
+)
+# The names that pyiceberg gives the files of a table's metadata.
+METADATA_FILE = re.compile(
+    rf"metadata/(snap-[0-9]+-[0-9]+-{UUID}\.avro|{UUID}-m[0-9]+\.avro|[0-9]{{5,}}-{UUID}\.metadata\.json)"
 )
 # Transactions between two searches for files to merge.
 COMMITS_BETWEEN_LOOKS = 8
@@ -82,7 +87,7 @@ class Maintenance:
             # A running batch has files that no transaction names yet; they are far younger than the limit.
             unused = open_table(self.lake).unnamed_files(self.vacuum_hours)
             # A folder may hold unrelated files.
-            own = [name for name in unused if OWN_FILE.fullmatch(name)]
+            own = [name for name in unused if OWN_FILE.fullmatch(name) or METADATA_FILE.fullmatch(name)]
             with lake_errors(self.lake.address):
                 self.lake.remove(own)
             removed += len(own)
@@ -95,6 +100,9 @@ class Maintenance:
             DispatcherError: the lake cannot be written.
         """
         self.commits = removed = 0
+        with contextlib.suppress(CommitConflict):
+            # Another process does so, or the next run will.
+            open_table(self.lake).trim_history()
         today = datetime.fromtimestamp(self.now(), UTC).date()
         for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
             alive()

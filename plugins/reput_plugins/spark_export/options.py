@@ -19,8 +19,11 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
-        lake: folder of the Delta table, or its address in an object store such as ``s3://bucket/lake``; None: ``lake``
+        lake: folder of the table, or its address in an object store such as ``s3://bucket/lake``; None: ``lake``
             in the view's own folder. Only that one can be rebuilt.
+        lake_format: ``delta`` or ``iceberg``. Iceberg needs the extra ``iceberg``.
+        catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
+        catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
         storage_options: settings of the Delta library for the object store, such as ``AWS_REGION``.
         topics: names; None: every topic. The first export into a lake fixes the choice.
         name: name of the export in the table; `reput export --name` takes the same one.
@@ -38,6 +41,9 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     lake: str | None = None
+    lake_format: Literal["delta", "iceberg"] = "delta"
+    catalog: str | None = None
+    catalog_table: str | None = None
     storage_options: dict[str, str] = {}
     topics: tuple[str, ...] | None = None
     name: str = EXPORT_NAME

@@ -30,6 +30,7 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = [
     "EPOCH_DAY",
@@ -45,6 +46,8 @@ __all__ = [
 
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
+# What the sum of a row is made of.
+CRC_COLUMNS = ("commitLogOffset", "storeSize", "bodyCRC")
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
@@ -58,6 +61,7 @@ BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
 DICTIONARY_COLUMNS = (
+    *PARTITION_COLUMNS,
     STORE_COLUMN,
     "queueId",
     "tags",
@@ -106,13 +110,21 @@ def file_format(row_format: RowFormat) -> RowFormat:
 
 
 def write_range(
-    lake: LakeLocation, store: str, store_id: str, options: TableOptions, begin: int, until: int, run: str = ""
+    lake: LakeLocation,
+    store: str,
+    store_id: str,
+    options: TableOptions,
+    begin: int,
+    until: int,
+    run: str = "",
+    file_schema: pa.Schema | None = None,
 ) -> tuple[list[ParquetFile], list[BadRange]]:
     """Write the rows of the records that begin in [begin, until) into files of *lake* and force them to disk.
 
     Args:
         store_id: value of the column ``store``.
         run: part of the file names, by which all files of an export can be found.
+        file_schema: the columns of the files, in order; None: all but those that the folders name.
 
     Returns:
         The files, and the damaged ranges that were skipped.
@@ -129,7 +141,8 @@ def write_range(
         for parts, rows in table.records(begin, until):
             for partition, batch in by_partition(decoder, parts, rows):
                 named = pa.repeat(pa.scalar(store_id), batch.num_rows)
-                writers.add(partition, batch.append_column(STORE_COLUMN, named))
+                batch = batch.append_column(STORE_COLUMN, named)
+                writers.add(partition, batch if file_schema is None else with_partition(batch, partition, file_schema))
         return writers.finish(), table.damage
     except BaseException:
         writers.abandon()
@@ -169,6 +182,13 @@ def by_partition(decoder: BatchDecoder, parts: RecordParts, rows: Array) -> Iter
         first += batch.num_rows
 
 
+def with_partition(batch: pa.RecordBatch, partition: Partition, schema: pa.Schema) -> pa.RecordBatch:
+    """Return *batch* with the columns of *schema*, which may have those that a folder names."""
+    for name, value, kind in zip(PARTITION_COLUMNS, partition, (pa.string(), pa.date32()), strict=True):
+        batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()).cast(kind), batch.num_rows))
+    return pa.RecordBatch.from_arrays([batch[name] for name in schema.names], schema=schema)
+
+
 class PartitionWriters:
     """The files of one range, one for each partition, with their buffered rows."""
 
@@ -187,7 +207,7 @@ class PartitionWriters:
             file = self.files[partition] = PartitionFile(
                 self.lake, self.filesystem, partition, self.file_name, batch.schema, self.layout
             )
-        file.batches.append(batch)
+        file.add(batch)
         self.buffered_bytes += batch.nbytes
         if self.buffered_bytes >= BUFFERED_BYTES_MAX:
             self.write()
@@ -235,6 +255,8 @@ class PartitionFile:
         self.changed_folders = [] if self.path is None else make_folders(self.path, len(folders))
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
+        # Of rows that are not those of the log there is no sum.
+        self.crc = 0 if set(CRC_COLUMNS) <= set(schema.names) else None
         self.metadata: list[pq.FileMetaData] = []
         try:
             self.writer = pq.ParquetWriter(
@@ -250,6 +272,12 @@ class PartitionFile:
             # The constructor has already written the first bytes, and no caller knows the file yet.
             self.remove()
             raise
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Buffer rows."""
+        self.batches.append(batch)
+        if self.crc is not None:
+            self.crc += int(row_crc(*(batch[name].to_numpy() for name in CRC_COLUMNS)).sum())
 
     def write(self) -> None:
         """Write the buffered rows as one row group."""
@@ -278,6 +306,7 @@ class PartitionFile:
             lowest,
             highest,
             nulls,
+            self.crc,
         )
 
     def bounds(self, metadata: pq.FileMetaData) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:

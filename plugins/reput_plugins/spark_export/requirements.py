@@ -11,9 +11,10 @@ from pathlib import Path
 
 from reput.errors import DispatcherError
 
-__all__ = ["find_java", "require_packages"]
+__all__ = ["find_java", "require_format", "require_packages"]
 
 PACKAGES = ("pyspark", "pyarrow", "deltalake")
+FORMAT_PACKAGES = {"iceberg": ("pyiceberg", "sqlalchemy")}
 JAVA_VERSION_MIN = 17
 
 
@@ -28,6 +29,21 @@ def require_packages(*further: str) -> None:
         raise DispatcherError(
             f"the Spark part needs packages that are not installed: missing={','.join(missing)}",
             'Install them with: pip install "reput[spark]".',
+        )
+
+
+def require_format(lake_format: str) -> None:
+    """Check that the packages of a lake's format are installed.
+
+    Raises:
+        DispatcherError: some are missing; the message names them.
+    """
+    missing = [name for name in FORMAT_PACKAGES.get(lake_format, ()) if find_spec(name) is None]
+    if missing:
+        raise DispatcherError(
+            f"the format of the lake needs packages that are not installed: lake_format={lake_format} "
+            f"missing={','.join(missing)}",
+            f'Install them with: pip install "reput[{lake_format}]".',
         )
 
 

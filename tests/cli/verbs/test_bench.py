@@ -161,7 +161,7 @@ def test_people_get_a_table(capsys):
     report = {"bench": "read", "machine": machine, "in_order_per_s": 612_345, "by_key": {"p50_us": 30.5}}
     bench.print_report(report, bench.OutputFormat.TEXT)
     assert capsys.readouterr().out == (
-        "read on A, 2 cores, Python 3.11.7, ext4, reput 0.1.0\n"
+        "read on A, 2 cores, Python 3.11.7, ext4, reput 0.1.0, reput-kernel off\n"
         "\n"
         "what                     figure  unit  asked      kept\n"
         "32 at a time, in order  612,345  1/s   ≥ 500,000  yes\n"

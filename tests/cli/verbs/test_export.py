@@ -53,10 +53,12 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     given = ["--topic", "a", "--topic", "b", "--set", "spark.master=local[1]", "--storage-option", "AWS_X=a=b"]
     given += ["--on-corruption", "report", "--store-id", "broker-a", "--accept-truncation"]
     given += ["--name", "orders", "--accept-data-loss"]
+    given += ["--lake-format", "iceberg", "--catalog", "mine", "--catalog-table", "sales.log"]
     assert main(["export", str(store), "s3://lakes/a", *given]) == 0
     options = {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}, "storage_options": {"AWS_X": "a=b"}}
     options |= {"on_corruption": "report", "store_id": "broker-a", "accept_truncation": True}
     options |= {"name": "orders", "fail_on_data_loss": False}
+    options |= {"lake_format": "iceberg", "catalog": "mine", "catalog_table": "sales.log"}
     assert calls == [(store, "s3://lakes/a", options)]
     out = (
         "3 records in 1 files of 8 bytes, from 0 until 9, in 1.2 s; table version 4; "

@@ -26,6 +26,7 @@ ROW = {
     "store": "/s",
     "store_id": "ab",
     "version": "1",
+    "kernel": None,
     "started": 5,
     "writer": {
         "pid": 7,
@@ -69,7 +70,7 @@ ROW = {
 def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
     """Unknown values are a hyphen, never 0. A plugin's counters are shown below, by their names."""
     assert status_text(ROW) == (
-        "store=/s store_id=ab version=1\n"
+        "store=/s store_id=ab version=1 kernel=none\n"
         "\n"
         "settings: message_delay_level='1s 1h' enable_lmq=false\n"
         "\n"

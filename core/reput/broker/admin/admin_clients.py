@@ -1,4 +1,4 @@
-"""AdminClientsProcessor: who is connected, and requests that are passed on to clients.
+"""AdminClientsProcessor: who is connected, and requests that the broker passes on to clients.
 
     GET_CONSUMER_RUNNING_INFO ──▶ connection of the client ── its answer, 10 s at most ──▶ response
     INVOKE_BROKER_TO_RESET_OFFSET ──▶ offsets of the group, on disk ──▶ RESET_CONSUMER_CLIENT_OFFSET to all its clients
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class AdminClientsProcessor:
-    """Used in the thread of the broker's loop, but for what is said to run in threads."""
+    """Used in the thread of the broker's loop, except for methods that say they run in threads."""
 
     def __init__(self, engine: StoreEngine, clients: ConnectedClients, timeout: float = CLIENT_TIMEOUT_S) -> None:
         """*timeout*: seconds that a client has for its answer."""

@@ -1,7 +1,7 @@
 """AdminConfigurationProcessor: the broker's settings, shown, and changed while it runs.
 
-Few settings are read anew at each use; they alone can change. A change holds until the broker ends: it is not written
-to the broker's configuration.
+Only settings that are read at each use can change, and those are few. A change holds until the broker ends: it is not
+written to the broker's configuration.
 
 Source: RocketMQ broker, AdminBrokerProcessor.updateBrokerConfig and getBrokerConfig.
 """
@@ -98,7 +98,7 @@ class AdminConfigurationProcessor:
                 raise RequestRefused(
                     ResponseCode.NO_PERMISSION,
                     f"the setting cannot change while the broker runs: name={name!r}",
-                    "Change it where the broker is started, and start it anew.",
+                    "Change it in the options of the broker, and restart the broker.",
                 )
             try:
                 changes[field] = field_value(field, Assignment(name, value, "request", textual=True))

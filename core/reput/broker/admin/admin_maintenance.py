@@ -1,4 +1,4 @@
-"""AdminMaintenanceProcessor: removes what is not needed any more, and takes up transactions that were given up.
+"""AdminMaintenanceProcessor: removes unused queues and offsets, and resumes transactions that were given up.
 
 Source: RocketMQ broker, AdminBrokerProcessor.
 """

@@ -32,7 +32,7 @@ SUCCESS = ResponseCode.SUCCESS
 CLIENT_ID_SIZE_MAX = 1024
 EXPRESSION_SIZE_MAX = 16 << 10
 WORD_SIZE_MAX = 64
-# What a subscription takes beside its expression, roughly.
+# Rough number of bytes that a subscription takes beside its expression.
 SUBSCRIPTION_SIZE = 512
 # JSON takes many times its size once it is decoded.
 BODY_SIZE_MAX = 2 << 20

@@ -26,7 +26,7 @@ QUERY_SIZE_MAX = 8 << 20
 
 
 class ConsumerOffsetProcessor:
-    """Used in the thread of the broker's loop only, but for what is said to read the log."""
+    """Used in the thread of the broker's loop only, except for methods that say they read the log."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self.engine = engine
@@ -163,7 +163,7 @@ class ConsumerOffsetProcessor:
 
     def range_of(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset of a queue, and the one behind its last; (0, 0): it is empty, or unknown."""
-        # A reader keeps what it knows of each queue that it is asked for.
+        # A reader keeps a small state for each queue that it reads.
         if not self.has_queue(topic, queue_id):
             return 0, 0
         with self.engine.read_lock:

@@ -90,7 +90,7 @@ class EndTransactionProcessor:
             logger.error("a producer group cannot be asked: group=%r error=%s", group, error)
 
     def ask(self, half: Record) -> None:
-        """Ask a connection of the half message's group what has become of it. The answer comes as END_TRANSACTION."""
+        """Ask a client of the half message's group whether to commit it. The answer comes as END_TRANSACTION."""
         self.loop.call_soon_threadsafe(self.send_question, half)
 
     def send_question(self, half: Record) -> None:

@@ -26,7 +26,7 @@ __all__ = ["Outcome", "PendingPuts"]
 # Messages that wait for the disk. RocketMQ: sendThreadPoolQueueCapacity.
 WAITING_MAX = 10_000
 
-# What a message became: where it is, or why it is not stored.
+# The result of a message: where it is stored, or why it is not.
 Outcome: TypeAlias = PutMessageResult | StoreError
 
 
@@ -79,7 +79,7 @@ class PendingPuts:
         answer(outcome_of(done))
 
     def append(self) -> None:
-        """Store what came in this turn, in its order."""
+        """Store the messages of this turn, in the order in which they came."""
         messages, prepared, answers = self.messages, self.prepared, self.answers
         self.messages, self.prepared, self.answers = [], [], []
         begin = self.appender.monotonic()
@@ -122,7 +122,7 @@ def late(result: PutMessageResult) -> PutMessageResult:
 
 
 def outcome_of(done: asyncio.Future[PutMessageResult]) -> Outcome:
-    """Return what a put came to."""
+    """Return the result of a put."""
     error = done.exception()
     if error is None:
         return done.result()

@@ -94,7 +94,7 @@ class PullMessageProcessor:
         return self.response(request, result)
 
     def pull_request(self, request: RemotingCommand, sys_flag: int) -> PullRequest:
-        """Return what a client asks for.
+        """Return the pull that a client asks for.
 
         Raises:
             RequestRefused: SYSTEM_ERROR; a field is missing, or no number. SUBSCRIPTION_PARSE_FAILED; its expression
@@ -208,7 +208,7 @@ class PullMessageProcessor:
             connection.respond(request, refusal(error))
 
     def response(self, request: RemotingCommand, result: PullResult) -> RemotingCommand:
-        """Return the response for what a pull has found, and count it."""
+        """Return the response for the result of a pull, and count it."""
         records = result.records
         self.statistics.pulled(request.ext_fields["consumerGroup"], request.ext_fields["topic"], records)
         fields = {

@@ -109,7 +109,7 @@ class SendMessageProcessor:
             return put_refusal(error)
 
     def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Store what a request brings; return the response, or None: it comes later.
+        """Store the messages of a request; return the response, or None if it comes later.
 
         Raises:
             RequestRefused: the request is wrong.
@@ -282,7 +282,7 @@ class SendMessageProcessor:
     def dead_letter(
         self, request: RemotingCommand, header: SendHeader, message: MessageExtBrokerInner
     ) -> MessageExtBrokerInner:
-        """Return what is stored for a message that a consumer sends to its retry topic.
+        """Return the message to store for one that a consumer sends to its retry topic.
 
         Raises:
             RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST.

@@ -1,1 +1,1 @@
-"""What a broker knows: who is connected, which queues are locked, which topics there are, and what was counted."""
+"""The broker's state: connected clients, locked queues, topics, and counters."""

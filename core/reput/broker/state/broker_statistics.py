@@ -32,7 +32,7 @@ DAY_S = 86_400
 
 
 class Growth(NamedTuple):
-    """What a counter grew by, and in how many seconds."""
+    """The growth of a counter, and the seconds in which it grew."""
 
     sum: int
     seconds: float

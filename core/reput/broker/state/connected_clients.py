@@ -167,7 +167,7 @@ class ConnectedClients:
         found.subscriptions = list(subscriptions)
         changed = self.registry.register(group, channel.client_id, found.subscriptions, message_model) or former is None
         if former is not None and former.client_id != channel.client_id:
-            # A connection that calls itself anew does not leave its former name behind.
+            # A client that changes its id on one connection must not stay registered under the former id.
             changed = True
             if found.channel_of(former.client_id) is None:
                 self.registry.unregister(group, former.client_id)
@@ -198,7 +198,7 @@ class ConnectedClients:
                 self.remove_producer(group, [connection])
 
     def memberships_of(self, connection: Connection) -> Memberships:
-        """Return what a connection has registered."""
+        """Return the registrations of a connection."""
         found = self.memberships.get(connection)
         if found is None:
             found = self.memberships[connection] = Memberships()

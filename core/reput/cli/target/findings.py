@@ -151,16 +151,16 @@ def compiled_kernel() -> Finding:
     try:
         version = kernel_version()
     except ReputError as error:
-        return Finding("kernel", "problem", str(error), ADVICE)
+        return Finding("reput-kernel", "problem", str(error), ADVICE)
     if version is not None:
-        return Finding("kernel", "ok", f"version={version}")
+        return Finding("reput-kernel", "ok", f"version={version}")
     if os.environ.get(VARIABLE) == "off":
-        return Finding("kernel", "ok", f"not used: {VARIABLE}=off")
+        return Finding("reput-kernel", "ok", f"not used: {VARIABLE}=off")
     reason = found_kernel()[1]
     if reason == NOT_INSTALLED:
         # It is offered, not missed.
-        return Finding("kernel", "ok", f"not used: {reason}")
-    return Finding("kernel", "warning", f"not used: {reason}", ADVICE)
+        return Finding("reput-kernel", "ok", f"not used: {reason}")
+    return Finding("reput-kernel", "warning", f"not used: {reason}", ADVICE)
 
 
 def java() -> Finding:

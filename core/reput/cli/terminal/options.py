@@ -30,6 +30,7 @@ __all__ = [
     "OutputFormat",
     "QueueIdArgument",
     "SetOption",
+    "StorageOption",
     "StoreArgument",
     "TargetArgument",
     "TopicArgument",
@@ -37,6 +38,7 @@ __all__ = [
     "parse_time",
     "refuse_address",
     "settings_of",
+    "storage_options_in",
     "takes_settings",
     "whole_number",
 ]
@@ -106,6 +108,15 @@ SetOption = Annotated[
         "--set", metavar="NAME=VALUE", help="A setting, by RocketMQ's name in either spelling; may be repeated."
     ),
 ]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
+        "into the environment, which the library reads, too.",
+    ),
+]
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="Print results as text, or as one JSON object per line.")
 ]
@@ -122,6 +133,18 @@ EngineOption = Annotated[
     str,
     typer.Option("--engine", metavar="local|spark", help="Work on this machine, or with Spark."),
 ]
+
+
+def storage_options_in(words: Collection[str]) -> dict[str, str]:
+    """Return the NAME=VALUE pairs of `StorageOption` by name."""
+    found = {}
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not name or not separator:
+            # Do not print the value, which may be a secret.
+            raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
+        found[name] = value
+    return found
 
 
 def settings_of(

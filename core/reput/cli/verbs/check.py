@@ -1,12 +1,13 @@
-"""`reput check`: verifies every record, and every view against the log."""
+"""`reput check`: verifies every record, and every view, or a lake, against the log."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from msgspec import to_builtins
 
 from reput.cli.terminal.failure import ANSWER_IS_NO
@@ -16,12 +17,14 @@ from reput.cli.terminal.options import (
     FormatOption,
     OutputFormat,
     SetOption,
+    StorageOption,
     StoreArgument,
     settings_of,
+    storage_options_in,
 )
 from reput.cli.terminal.output import Printer
 from reput.cli.terminal.progress import progress_bar
-from reput.plugin_jobs import LOCAL, find_engine
+from reput.plugin_jobs import DELTA_CHECK, LOCAL, find_engine, find_export
 
 __all__ = ["EXAMPLE", "check"]
 
@@ -31,6 +34,27 @@ EXAMPLE = "reput send store orders --count 3 && reput check store"
 def check(
     store: StoreArgument,
     engine: EngineOption = LOCAL,
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            "--lake",
+            metavar="LAKE",
+            help="Compare this Delta table of `reput export` with the log, instead of the store's views.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="With --lake: the export's name in the table, if it has several."),
+    ] = None,
+    store_id: Annotated[
+        str | None,
+        typer.Option(
+            "--store-id",
+            metavar="ID",
+            help="With --lake: the lake's name for this store, if the lake cannot recognise it.",
+        ),
+    ] = None,
+    storage_options: StorageOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
@@ -39,7 +63,28 @@ def check(
 
     A view that lags holds a correct prefix. Exit code 1: bytes of the log are damaged, or a view differs.
     With --engine spark the log is verified by Spark's workers; the report is the same.
+
+    With --lake each row of the table is compared with its record, and each record with the table. Exit code 1: they
+    differ, or bytes of the log are damaged. Records behind the table's end only make it lag.
     """
+    if lake is not None:
+        compare = find_export(DELTA_CHECK)
+        with progress_bar(f"check {lake}") as update:
+            found = compare(
+                store,
+                lake,
+                engine=engine,
+                name=name,
+                store_id=store_id,
+                settings=settings_of(store, config, assignments).settings.spark_options,
+                storage_options=storage_options_in(storage_options or ()),
+                on_progress=update,
+            )
+        Printer(output_format, lake_text).row(to_builtins(found))
+        return 0 if found.ok else ANSWER_IS_NO
+    for option, given in (("--name", name), ("--store-id", store_id), ("--storage-option", storage_options)):
+        if given:
+            raise typer.BadParameter(f"only a lake has it: option={option}; name the lake with --lake")
     if engine == LOCAL:
         from reput.store.check.check import check_store as run
     else:
@@ -70,6 +115,11 @@ def check_text(row: Mapping[str, Any]) -> str:
 def check_lines(row: Mapping[str, Any]) -> Iterator[str]:
     closed = "closed cleanly" if row["clean_shutdown"] else "not closed cleanly"
     yield f"log: {row['records']} records in {row['bytes']} bytes of {row['segments']} segments, {closed}"
+    yield from finding_lines(row)
+    yield verdict(row)
+
+
+def finding_lines(row: Mapping[str, Any]) -> Iterator[str]:
     for kind in ("damage", "stale"):
         for found in row[kind]:
             size = found["until"] - found["from"]
@@ -83,9 +133,40 @@ def check_lines(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"    and {more} more"
     for note in row["notes"]:
         yield f"note: {note}"
+
+
+def verdict(row: Mapping[str, Any]) -> str:
     different = [name for name, view in row["views"].items() if view["state"] == "different"]
     problems = (["damage"] if row["damage"] else []) + different
-    yield "ok" if row["ok"] else f"NOT OK: {', '.join(problems)}"
+    return "ok" if row["ok"] else f"NOT OK: {', '.join(problems)}"
+
+
+def lake_text(row: Mapping[str, Any]) -> str:
+    """Return the report on a lake as text: what was compared, what differs, and what it cost."""
+    return "\n".join(lake_lines(row))
+
+
+def lake_lines(row: Mapping[str, Any]) -> Iterator[str]:
+    lake = row["lake"]
+    of_store = "" if lake["store_name"] is None else f" of store {lake['store_name']}"
+    yield (
+        f"log: {lake['records']} records from {lake['from']} until {lake['until']}; "
+        f"lake: {lake['rows']} rows{of_store}, table version {lake['table_version']}"
+    )
+    marks = lake["watermarks"]
+    if marks["count"]:
+        yield (
+            f"watermarks: {marks['count']} for {marks['rows']} rows until {marks['until']}, "
+            f"{marks['difference_count']} of them differ"
+        )
+    for found in lake["missing"]:
+        yield f"missing: from {found['from']} until {found['until']}: {found['records']} records"
+    yield from finding_lines(row)
+    yield (
+        f"read {lake['log_bytes']} bytes of the log and {lake['lake_bytes']} of the lake in {lake['seconds']:.1f} s: "
+        f"{lake['mb_per_s']:.1f} MB/s of the log"
+    )
+    yield verdict(row)
 
 
 def view_text(view: Mapping[str, Any]) -> str:

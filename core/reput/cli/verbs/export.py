@@ -1,11 +1,11 @@
-"""`reput export`: writes the log to a Delta table."""
+"""`reput export`: writes the log to a Delta or Iceberg table."""
 
 from __future__ import annotations
 
 import enum
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +13,28 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from reput.cli.terminal.options import ConfigOption, FormatOption, OutputFormat, SetOption, StoreArgument, settings_of
+from reput.cli.terminal.options import (
+    ConfigOption,
+    FormatOption,
+    OutputFormat,
+    SetOption,
+    StorageOption,
+    StoreArgument,
+    settings_of,
+    storage_options_in,
+)
 from reput.cli.terminal.output import Printer
 from reput.cli.terminal.progress import progress_bar
 from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
 
 __all__ = ["EXAMPLE", "export"]
+
+
+class LakeFormat(enum.StrEnum):
+    """The format of a lake's table."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 class OnCorruption(enum.StrEnum):
@@ -37,7 +53,7 @@ def export(
         str,
         typer.Argument(
             metavar="LAKE",
-            help="Folder of the Delta table, or its address in an object store, such as s3://bucket/lake. If the "
+            help="Folder of the table, or its address in an object store, such as s3://bucket/lake. If the "
             "table is missing, it is created.",
         ),
     ],
@@ -54,15 +70,23 @@ def export(
             "the log.",
         ),
     ] = None,
-    storage_options: Annotated[
-        list[str] | None,
+    lake_format: Annotated[
+        LakeFormat, typer.Option("--lake-format", help="Format of the table. Iceberg needs the extra `iceberg`.")
+    ] = LakeFormat.DELTA,
+    catalog: Annotated[
+        str | None,
         typer.Option(
-            "--storage-option",
-            metavar="NAME=VALUE",
-            help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
-            "into the environment, which the library reads, too.",
+            "--catalog",
+            metavar="NAME",
+            help="Iceberg catalog, as pyiceberg's configuration names it. Without it, a lake in a folder has a catalog "
+            "of its own there: catalog.db.",
         ),
     ] = None,
+    catalog_table: Annotated[
+        str | None,
+        typer.Option("--catalog-table", metavar="NAME", help="The table's name in the catalog; default reput.lake."),
+    ] = None,
+    storage_options: StorageOption = None,
     on_corruption: Annotated[
         OnCorruption,
         typer.Option(
@@ -107,7 +131,7 @@ def export(
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
 ) -> None:
-    """Bring a Delta table up to the durable end of the log, each record exactly once, then stop.
+    """Bring a Delta or Iceberg table up to the durable end of the log, each record exactly once, then stop.
 
     A second run adds the newer records. With --follow the export keeps running and prints a row for each transaction,
     with the bytes of the log that the table still lacks. Ctrl-C and SIGTERM end it; the next run continues. It needs
@@ -117,12 +141,15 @@ def export(
         "tables": tables,
         "topics": topics,
         "settings": settings_of(store, config, assignments).settings.spark_options,
-        "storage_options": assignments_in(storage_options or ()),
+        "storage_options": storage_options_in(storage_options or ()),
         "on_corruption": on_corruption.value,
         "store_id": store_id,
         "name": name,
         "fail_on_data_loss": not accept_data_loss,
         "accept_truncation": accept_truncation,
+        "lake_format": lake_format.value,
+        "catalog": catalog,
+        "catalog_table": catalog_table,
     }
     if follow:
         rows = find_export(DELTA_FOLLOW)
@@ -133,18 +160,6 @@ def export(
     with progress_bar(f"export to {lake}") as update:
         report = run(store, lake, **given, on_progress=update)
     Printer(output_format, report_text).row(to_builtins(report))
-
-
-def assignments_in(words: Sequence[str]) -> dict[str, str]:
-    """Return the NAME=VALUE pairs by name."""
-    found = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not name or not separator:
-            # Do not print the value, which may be a secret.
-            raise typer.BadParameter(f"--storage-option takes NAME=VALUE: name={name}")
-        found[name] = value
-    return found
 
 
 def follow_rows(rows: Any, output_format: OutputFormat) -> None:

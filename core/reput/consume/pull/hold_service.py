@@ -195,7 +195,7 @@ class HoldService:
                     self.try_pull(held, shared)
 
     def try_pull(self, held: HeldPull, shared: SharedAnswers) -> None:
-        """Read for a pull, or reuse what was read for others; the pull goes on waiting if no message matches."""
+        """Read for a pull, or reuse the reads of other pulls; the pull keeps waiting if no message matches."""
         result: Answer
         try:
             while True:

@@ -84,7 +84,7 @@ class SharedAnswers:
 
     Attributes:
         groups: groups that may read the queue.
-        results: by what was asked for.
+        results: by request.
     """
 
     __slots__ = ("groups", "results")
@@ -202,7 +202,7 @@ class PullService:
         info = self.consumers.find(request.group)
         if info is None:
             raise RequestRefused(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"nobody of the group is there: group={request.group!r}"
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"no consumer of the group is connected: group={request.group!r}"
             )
         broadcasts = info.message_model == BROADCASTING
         if broadcasts and not self.reader.groups.require(request.group).consume_broadcast_enable:

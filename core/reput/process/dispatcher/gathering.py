@@ -14,6 +14,10 @@ __all__ = ["Gathering"]
 GATHER_ROWS_MIN = 3
 GATHER_ROWS_MAX = 1024
 GATHER_MS = 4
+# The rest after so few rows of a view for whose progress no reader has asked lately. A wake-up costs as much as ten
+# rows, and takes the processor from the writer and its clients.
+GATHER_FEW = 64
+GATHER_FEW_MS = 16
 
 
 class Gathering:
@@ -31,9 +35,12 @@ class Gathering:
 
     def after(self, row_count: int) -> None:
         """Choose the rest after a batch of *row_count* rows."""
-        self.is_awaited = row_count < GATHER_ROWS_MIN and self.cell.is_asked_for()
+        is_asked_for = row_count < GATHER_FEW and self.cell.is_asked_for()
+        self.is_awaited = is_asked_for and row_count < GATHER_ROWS_MIN
         if self.is_awaited:
             # The reader that waits for the view may need this processor.
             os.sched_yield()
+        elif row_count < GATHER_FEW and not is_asked_for:
+            self.ms = GATHER_FEW_MS
         elif row_count < GATHER_ROWS_MAX:
             self.ms = GATHER_MS

@@ -284,6 +284,8 @@ class FoundProperties:
         size = np.zeros(self.record_count, np.int64)
         tail = int.from_bytes(name[-4:], "little")
         found = np.flatnonzero(self.name_number == (len(name) << TAIL_BITS) + tail)
+        if not len(found):
+            return at, size
         letters = take(self.bytes, self.name_end[found] - len(name), len(name) - 4)
         found = found[(letters == np.frombuffer(name[:-4], np.uint8)).all(axis=1)]
         record = self.record[found]

@@ -38,13 +38,15 @@ from reput.store.record.layout import (
 from reput.store.record.properties import decode_properties
 from reput.store.record.record import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, crc_property
 
-__all__ = ["RecordColumns", "ScanStop", "locate_records"]
+__all__ = ["RecordColumns", "ScanStop", "locate_records", "locate_records_at"]
 
 HEADER = np.dtype(list(FIXED_FIELDS))
 assert HEADER.itemsize == BORN_HOST_AT
 # A run of at least this many records of one size is worth examining at once; after a shorter one, as many records pass
 # before the next attempt.
 RUN_WORTHWHILE = 64
+# Up to this many records a dictionary finds their queues sooner, and one record's in a thirtieth of the time.
+FEW_RECORDS = 64
 
 ARRAYS = (
     "position",
@@ -137,6 +139,15 @@ class RecordColumns:
             setattr(columns, name, getattr(self, name)[count:])
         return columns
 
+    def chosen(self, mask: Array) -> RecordColumns:
+        """Return the records whose flag in *mask* is true. Positions stay relative to the same ``data``."""
+        columns = RecordColumns()
+        columns.data = self.data
+        columns.end = self.end
+        for name in ARRAYS:
+            setattr(columns, name, getattr(self, name)[mask])
+        return columns
+
     def without_bodies(self) -> RecordColumns:
         """Return the same records without the bytes of their bodies, which makes them small enough to be sent around.
 
@@ -167,6 +178,8 @@ class RecordColumns:
 
         Each topic gets a number made of its bytes, for all records at once; equal numbers are compared byte by byte.
         """
+        if self.known_queues is None and len(self) <= FEW_RECORDS:
+            self.known_queues = self.queues_one_by_one()
         if self.known_queues is None:
             buffer = np.frombuffer(self.data, np.uint8)
             topic_numbers = np.zeros(len(self), np.uint64)
@@ -196,7 +209,7 @@ class RecordColumns:
         return self.known_queues
 
     def queues_one_by_one(self) -> tuple[list[tuple[bytes, int]], Array]:
-        """Return what `queues` does where two topics made the same number."""
+        """Return what `queues` does, for few records, and where two topics made the same number."""
         index_of: dict[tuple[bytes, int], int] = {}
         pairs = zip(self.topics(), self.header["queue_id"].tolist(), strict=True)
         queue_index = np.array([index_of.setdefault(pair, len(index_of)) for pair in pairs], np.int64)
@@ -379,6 +392,45 @@ def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reaso
 
 def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position: Array) -> tuple[RecordColumns, str]:
     """Return the fields of the records at *position*, up to the first inconsistent one, and what is wrong with it."""
+    columns, known_magic, consistent = fields_at(data, position)
+    in_place = columns.header["commit_log_offset"] == position + commit_log_offset
+    good = known_magic & consistent & in_place
+    if good.all():
+        return columns, ""
+    count = int(np.argmin(good))
+    if known_magic[count] and consistent[count]:
+        reason = (
+            f"the record's own offset is not its place: own_offset={int(columns.header['commit_log_offset'][count])}"
+        )
+    else:
+        size = int(columns.header["record_size"][count])
+        reason = f"the record's sizes contradict each other: record_size={size}"
+    return columns.until(count), reason
+
+
+def locate_records_at(
+    data: bytes | bytearray | memoryview, position: Array, commit_log_offset: Array
+) -> tuple[RecordColumns, Array]:
+    """Locate the records that are expected at *position* with their own *commit_log_offset*, in any order.
+
+    Returns:
+        The records that are there, and a flag for each position: true if there is one.
+    """
+    fits = (position >= 0) & (position + RECORD_SIZE_MIN <= len(data))
+    size = take(np.frombuffer(data, np.uint8), np.where(fits, position, 0), SIZE.size).view(SIZE.format).reshape(-1)
+    fits &= (size >= RECORD_SIZE_MIN) & (position + size <= len(data))
+    columns, known_magic, consistent = fields_at(data, position[fits])
+    good = known_magic & consistent & (columns.header["commit_log_offset"] == commit_log_offset[fits])
+    found = np.zeros(len(position), np.bool_)
+    found[np.flatnonzero(fits)[good]] = True
+    return columns if good.all() else columns.chosen(good), found
+
+
+def fields_at(data: bytes | bytearray | memoryview, position: Array) -> tuple[RecordColumns, Array, Array]:
+    """Return the fields of what lies at *position*, whether it has a record's magic code, and whether its sizes agree.
+
+    By its first field, each lies inside of *data* and is at least as large as the smallest record.
+    """
     buffer = np.frombuffer(data, np.uint8)
     header = take(buffer, position, HEADER.itemsize).view(HEADER).reshape(-1)
     size = header["record_size"].astype(np.int64)
@@ -411,32 +463,22 @@ def judge(data: bytes | bytearray | memoryview, commit_log_offset: int, position
     properties_field = np.where(inside, properties_field, last)
     properties_size = np.maximum(take(buffer, properties_field, 2).view(">i2").reshape(-1).astype(np.int64), 0)
     consistent = inside & (properties_field + 2 + properties_size == end)
-    in_place = header["commit_log_offset"] == position + commit_log_offset
 
-    good = known_magic & consistent & in_place
-    count = len(position) if good.all() else int(np.argmin(good))
-    reason = ""
-    if count < len(position):
-        if known_magic[count] and consistent[count]:
-            own = int(header["commit_log_offset"][count])
-            reason = f"the record's own offset is not its place: own_offset={own}"
-        else:
-            reason = f"the record's sizes contradict each other: record_size={int(size[count])}"
     columns = RecordColumns()
     columns.data = data
-    columns.end = int(position[count]) if count < len(position) else (int(end[-1]) if count else 0)
-    columns.position = position[:count]
-    columns.header = header[:count]
-    columns.store_timestamp = take(buffer, store_at[:count], 8).view(">i8").reshape(-1)
-    prepared_at = body_at[:count] - PREPARED_TRANSACTION_OFFSET_BEFORE_BODY
+    columns.end = int(end[-1]) if len(end) else 0
+    columns.position = position
+    columns.header = header
+    columns.store_timestamp = take(buffer, store_at, 8).view(">i8").reshape(-1)
+    prepared_at = body_at - PREPARED_TRANSACTION_OFFSET_BEFORE_BODY
     columns.prepared_transaction_offset = take(buffer, prepared_at, 8).view(">i8").reshape(-1)
-    columns.body_at = body_at[:count]
-    columns.body_size = body_size[:count]
-    columns.topic_at = topic_at[:count]
-    columns.topic_size = topic_size[:count]
-    columns.properties_at = properties_field[:count] + 2
-    columns.properties_size = properties_size[:count]
-    return columns, reason
+    columns.body_at = body_at
+    columns.body_size = body_size
+    columns.topic_at = topic_at
+    columns.topic_size = topic_size
+    columns.properties_at = properties_field + 2
+    columns.properties_size = properties_size
+    return columns, known_magic, consistent
 
 
 def is_digit(letters: Array) -> Array:

@@ -102,6 +102,11 @@ class DeltaLakeTable:
         """Return the columns."""
         return pa.schema(self.delta.schema().to_arrow())
 
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns without those in the folders' names."""
+        folders = self.partition_columns()
+        return pa.schema([field for field in schema if field.name not in folders])
+
     def partition_columns(self) -> list[str]:
         """Return the partition columns."""
         return list(self.delta.metadata().partition_columns)
@@ -202,6 +207,9 @@ class DeltaLakeTable:
                 writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
             )
         return int(metrics["numFilesRemoved"])
+
+    def trim_history(self) -> None:
+        """Do nothing: Delta's log is one file a transaction, and removes old ones behind checkpoints itself."""
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return the files that the Delta library would vacuum."""

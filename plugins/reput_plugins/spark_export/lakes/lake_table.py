@@ -30,6 +30,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
         partition: value of each partition column as text (a date as 2026-01-31), None for null.
         minimum, maximum: bounds of the columns that have statistics; Python values, times with their zone.
         null_count: number of nulls of these columns.
+        crc: sum of `row_crc` over its rows, None if that is not known.
     """
 
     path: str
@@ -40,6 +41,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
     minimum: dict[str, Any]
     maximum: dict[str, Any]
     null_count: dict[str, int]
+    crc: int | None = None
 
 
 class TransactionData(msgspec.Struct, frozen=True):
@@ -77,6 +79,9 @@ class LakeTable(Protocol):
 
     def schema(self) -> pa.Schema:
         """Return the columns, in Arrow's types."""
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that data files hold, of a table with the columns *schema*."""
 
     def partition_columns(self) -> list[str]:
         """Return the columns by which the files are laid out."""
@@ -121,6 +126,9 @@ class LakeTable(Protocol):
 
         *date_column*: the partition column of the day.
         """
+
+    def trim_history(self) -> None:
+        """Forget the oldest transactions, where a commit costs the more the more there are."""
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return files below the lake, older than *hours*, that this version and its younger ancestors do not name."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from reput.errors import DispatcherError
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput.errors import ConfigError, DispatcherError
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, ICEBERG_FORMAT, LakeLocation
 from reput_plugins.spark_export.lakes.delta_table import create_delta_table, open_delta_table
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 
@@ -19,12 +19,32 @@ def find_table(location: LakeLocation) -> LakeTable | None:
 
     Raises:
         DispatcherError: the location is a file, or the object store does not answer or refuses access.
+        ConfigError: the folder holds a table of another format.
     """
     if location.folder is not None and location.folder.exists() and not location.folder.is_dir():
         raise DispatcherError(
             f"the lake is not a folder: lake={location.address}", "Name a folder; a missing one is created."
         )
-    return open_delta_table(location)
+    found = format_of_folder(location)
+    if found not in (None, location.table_format):
+        raise ConfigError(
+            f"the lake has another format: lake={location.address} format={found} asked={location.table_format}",
+            f"Say --lake-format {found} (lake_format), or name a separate folder.",
+        )
+    if location.table_format == DELTA_FORMAT:
+        return open_delta_table(location)
+    # Imported only where it is used: it needs the extra ``iceberg``.
+    from reput_plugins.spark_export.lakes.iceberg_table import open_iceberg_table
+
+    return open_iceberg_table(location)
+
+
+def format_of_folder(location: LakeLocation) -> str | None:
+    """Return the format of the table in a lake's folder, None without one or in an object store."""
+    if location.folder is None:
+        return None
+    signs = {DELTA_FORMAT: "_delta_log", ICEBERG_FORMAT: "metadata"}
+    return next((name for name, sign in signs.items() if (location.folder / sign).is_dir()), None)
 
 
 def open_table(location: LakeLocation) -> LakeTable:
@@ -49,4 +69,9 @@ def create_table(
     Raises:
         DispatcherError: it cannot be created.
     """
-    return create_delta_table(location, schema, partition_columns, properties)
+    if location.table_format == DELTA_FORMAT:
+        return create_delta_table(location, schema, partition_columns, properties)
+    # Imported only where it is used: it needs the extra ``iceberg``.
+    from reput_plugins.spark_export.lakes.iceberg_table import create_iceberg_table
+
+    return create_iceberg_table(location, schema, partition_columns, properties)

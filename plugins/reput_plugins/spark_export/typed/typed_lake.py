@@ -33,6 +33,8 @@ class TypedLake(Lake):
         cluster_by: columns by which the rows of a file are sorted.
     """
 
+    has_watermarks = False
+
     def __init__(
         self,
         location: LakeLocation,

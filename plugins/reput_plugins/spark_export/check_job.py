@@ -1,0 +1,68 @@
+"""check_lake: compare a lake with the log that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reput.errors import ConfigError
+from reput.store.state.identity import require_store
+from reput_plugins.spark_export.requirements import require_packages
+
+if TYPE_CHECKING:
+    from reput_plugins.spark_export.proof.report import LakeCheckReport
+
+__all__ = ["check_lake"]
+
+ENGINES = ("local", "spark")
+
+
+def check_lake(
+    store: Path | str,
+    lake: Path | str,
+    *,
+    engine: str = "local",
+    name: str | None = None,
+    store_id: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> LakeCheckReport:
+    """Compare each row of the Delta table *lake* with the log of *store*, and each record of the log with the lake.
+
+    It only reads, and works beside a running export and a running broker.
+
+    Args:
+        engine: "local": threads of this process; "spark": Spark's workers, which must see the store and the lake under
+            the same paths. The report is the same.
+        name: name of the export in the table; None: the only one there is, else the default.
+        store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
+        settings: ``spark.*`` settings, for Spark.
+        storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
+        on_progress: called now and then with the bytes of log and lake that are done, and the total.
+
+    Raises:
+        DispatcherError: a package is missing, the lake is absent or cannot be read, or Spark fails.
+        ConfigError: *lake* is another's table; the engine is unknown.
+        StoreError: *store* is not a store, or the lake has no rows of it.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"no such engine: engine={engine} engines={','.join(ENGINES)}")
+    require_store(Path(store))
+    require_packages(*(("pandas",) if engine == "spark" else ()))
+    # Imported after the check, which reports missing packages with a clear message.
+    from reput_plugins.spark_export.lake_location import LakeLocation
+    from reput_plugins.spark_export.proof.lake_check import compare_lake
+
+    location = LakeLocation.of(lake, storage_options)
+    directory = Path(store).absolute()
+    if engine == "local":
+        return compare_lake(directory, location, name=name, store_id=store_id, on_progress=on_progress)
+    from reput_plugins.spark_export.engine.ranges import engine_session
+    from reput_plugins.spark_export.proof.on_spark import spark_runner
+
+    with engine_session(settings or {}, f"check {store}") as session:
+        return compare_lake(
+            directory, location, name=name, store_id=store_id, on_progress=on_progress, run=spark_runner(session)
+        )

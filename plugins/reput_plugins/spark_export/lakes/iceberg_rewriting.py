@@ -1,0 +1,88 @@
+"""Writing several data files of an Iceberg table as one: to merge small ones, or to leave rows out.
+
+pyiceberg merges no files, and deletes rows by loading whole files. Here the rows stream through, and the new file is of
+the same kind as those of an export.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+
+from reput.store.disk.files import Files
+from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.iceberg_columns import columns_of_files
+from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, FileLayout, PartitionFile
+
+__all__ = ["rewrite"]
+
+
+def rewrite(
+    location: LakeLocation,
+    table: Table,
+    tasks: Sequence[FileScanTask],
+    partition: Mapping[str, str | None],
+    kept: Any | None,
+) -> ParquetFile | None:
+    """Write the rows of *tasks* that meet the condition *kept* (None: all) into one file, and force it to disk.
+
+    Returns:
+        The file, None if no row is left.
+    """
+    columns = pa.schema([(field.name, pa.null()) for field in table.schema().fields])
+    schema = columns_of_files(table.schema(), columns)
+    place = (partition["topic"] or "", partition["date"])
+    begin, until = (edge(tasks, number) for number in (0, 1))
+    name = f"{begin}-{until}-{uuid.uuid4().hex[:8]}.parquet"
+    file = PartitionFile(location, location.filesystem(), place, name, schema, FileLayout())
+    try:
+        row_count = buffered = 0
+        for rows in rows_of(table, tasks, schema):
+            left = rows if kept is None else rows.filter(kept)
+            row_count += left.num_rows
+            buffered += left.nbytes
+            file.batches += left.to_batches()
+            if buffered >= BUFFERED_BYTES_MAX:
+                file.write()
+                buffered = 0
+        if not row_count:
+            file.abandon()
+            return None
+        written = file.finish()
+    except BaseException:
+        file.abandon()
+        raise
+    if file.path is not None:
+        Files().force_together([file.path], file.changed_folders)
+    return written
+
+
+def rows_of(table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of *tasks* with the columns of *schema*, one row group at a time."""
+    for task in tasks:
+        if task.delete_files:
+            # Another program has deleted some of its rows.
+            scan = ArrowScan(table.metadata, table.io, table.schema(), ALWAYS_TRUE)
+            yield scan.to_table([task]).select(schema.names).cast(schema)
+            continue
+        with table.io.new_input(task.file.file_path).open() as stream, pq.ParquetFile(stream) as source:
+            for number in range(source.num_row_groups):
+                rows = source.read_row_group(number)
+                missing = [field for field in schema if field.name not in rows.column_names]
+                for field in missing:
+                    rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+                yield rows.select(schema.names).cast(schema)
+
+
+def edge(tasks: Sequence[FileScanTask], number: int) -> str:
+    """Return the first of the offsets, or the last, in the names that exports give files."""
+    parts = [task.file.file_path.rpartition("/")[2].split("-") for task in tasks]
+    known = [part[number] for part in parts if len(part) > 1 and part[number].isdigit()]
+    return (min if number == 0 else max)(known, default="0").zfill(20)

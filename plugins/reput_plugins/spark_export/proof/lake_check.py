@@ -1,0 +1,380 @@
+"""check_lake: every row of a lake against the log, and every record of the log against the lake.
+
+    one version of the table, then the log's end ──▶ plan
+    log, range by range    ──▶ damage, sums per block ─┐
+    lake, file by file     ──▶ differences, sums ──────┴──▶ offsets of the blocks that differ ──▶ report
+
+It only reads. It works beside a running export, whose later transactions it does not see, and beside a running broker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from deltalake.exceptions import DeltaProtocolError
+
+from reput.errors import ConfigError, StoreError
+from reput.store.log.bad_range import BadRange
+from reput.store.recovery.check_report import ViewReport
+from reput.store.state.identity import read_identity, require_store
+from reput.table import LogTable, table_options
+from reput_plugins.spark_export.lake import COMMIT_INFO, SELECTION_SETTING
+from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
+from reput_plugins.spark_export.lake_location import LakeLocation, one_line
+from reput_plugins.spark_export.lake_sources import all_sources, row_name
+from reput_plugins.spark_export.lakes.lake_table import LakeTable
+from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.options import EXPORT_NAME
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS
+from reput_plugins.spark_export.proof.block_sums import BlockSums
+from reput_plugins.spark_export.proof.file_pass import pass_file
+from reput_plugins.spark_export.proof.findings import Differences, FileFindings
+from reput_plugins.spark_export.proof.log_pass import LogFindings, pass_log
+from reput_plugins.spark_export.proof.offsets import OffsetFindings, runs_of_blocks, sort_out
+from reput_plugins.spark_export.proof.proof_plan import LakeFile, ProofPlan, files_of
+from reput_plugins.spark_export.proof.report import LakeCheckReport, LakeReport, WatermarkReport
+from reput_plugins.spark_export.proof.watermarks import Watermark, read_watermarks
+
+__all__ = ["Runner", "compare_lake", "run_here"]
+
+SPLIT_BYTES = 64 << 20
+THREADS_MAX = 4
+
+Progress = Callable[[int, int], None]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+# Applies a function to each task, anywhere and in any order.
+Runner = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
+
+def run_here(work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    """Yield the result of each task, done by threads of this process."""
+    with ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), THREADS_MAX), "lake check") as threads:
+        yield from threads.map(work, tasks)
+
+
+def compare_lake(
+    store: Path,
+    location: LakeLocation,
+    *,
+    name: str | None = None,
+    store_id: str | None = None,
+    run: Runner = run_here,
+    split_bytes: int = SPLIT_BYTES,
+    on_progress: Progress | None = None,
+) -> LakeCheckReport:
+    """Compare the log of *store* with its rows in the lake.
+
+    Args:
+        name: name of the export in the table; None: the only one there is, else the default.
+        store_id: the store's id in the lake; None: recognise it as an export does.
+        run: who does the work; by default threads of this process.
+        split_bytes: bytes of the log that one task verifies.
+        on_progress: called now and then with the bytes of log and lake that are done, and the total.
+
+    Raises:
+        StoreError: the lake has rows of other stores, and none of this one.
+        ConfigError: the table is not a lake of reput.
+    """
+    check = LakeCheck(store, location, name, store_id)
+    return check.report(run, split_bytes, on_progress or (lambda done, total: None))
+
+
+class LakeCheck:
+    """One check of one lake."""
+
+    def __init__(self, store: Path, location: LakeLocation, name: str | None, store_id: str | None) -> None:
+        self.began = time.monotonic()
+        require_store(store)
+        self.store = store
+        self.location = location
+        # The table before the log: whatever the table has is then in the log as well.
+        self.table = open_table(location)
+        exports = all_sources(self.table)
+        self.export_name = name or (next(iter(exports)) if len(exports) == 1 else EXPORT_NAME)
+        topics = kept_topics(self.table)
+        self.options = table_options(topics=None if topics is None else frozenset(topics), on_corruption="report")
+        self.log = LogTable(store, self.options)
+        identity = read_identity(store)
+        recorded = None if identity is None else identity.store_id
+        lake = lake_of_store(location, self.export_name, store, store_id or recorded or self.log.store_id)
+        lake.refuse_another(self.table, topics)
+        cursors = exports.get(self.export_name, [])
+        self.source = find_source(self.table, lake, cursors, self.log, recorded, store_id) if cursors else None
+        if self.source is None and exports:
+            held = sorted({cursor.store_id for known in exports.values() for cursor in known})
+            raise StoreError(
+                f"the lake has no rows of this store: lake={location.address} store={store} store_id={recorded} "
+                f"lake_store_id={','.join(held)} name={self.export_name}",
+                "Name the store that it is with --store-id, or the export with --name.",
+            )
+        if mixed_exports(self.table):
+            raise StoreError(
+                f"the lake has rows of several exports, and cannot tell which export wrote them: "
+                f"lake={location.address}",
+                "Export each store into its own folder.",
+            )
+        self.lake = lake
+        if self.source is not None:
+            known = self.source.cursor.store_id
+            row_store = row_name(self.table, known, self.export_name)
+            self.lake = lake_of_store(location, self.export_name, store, recorded or known, row_store)
+        self.store_name = self.lake.rows_of(self.table)
+        refuse_unreadable(self.table, location)
+        self.files = files_of(self.table)
+        self.watermarks = [] if self.store_name is None else self.known_watermarks()
+        self.log_end = self.log.find_end()
+        self.offset_min = self.log.segments.offset_min
+        self.plan = self.make_plan(exports)
+
+    def known_watermarks(self) -> list[Watermark]:
+        """Return the watermarks of the rows that the table has in its present version."""
+        assert self.store_name is not None
+        found = read_watermarks(self.location, self.store_name)
+        return [mark for mark in found if mark.table_version <= self.table.version()]
+
+    def make_plan(self, exports: Mapping[str, Sequence[Any]]) -> ProofPlan:
+        """Return what is to be compared."""
+        lake_end = self.offset_min if self.source is None else self.source.cursor.commit_log_offset
+        cut = None if self.source is None else find_cut(self.lake, self.source, self.log)
+        until = max(lake_end if cut is None else min(cut.commit_log_offset, lake_end), self.offset_min)
+        names = {row_name(self.table, cursor.store_id, export) for export, known in exports.items() for cursor in known}
+        present = set(self.table.schema().names)
+        columns = [name for name in self.options.row_format.schema().names if name in present]
+        return ProofPlan(
+            str(self.store),
+            self.location,
+            self.options,
+            self.store_name,
+            frozenset(names - {self.store_name or ""}),
+            self.offset_min,
+            until,
+            max(lake_end, until),
+            tuple(column for column in columns if column not in PARTITION_COLUMNS),
+            watermarks=tuple((mark.begin, mark.until) for mark in self.watermarks),
+        )
+
+    def report(self, run: Runner, split_bytes: int, on_progress: Progress) -> LakeCheckReport:
+        """Run the whole check."""
+        plan = self.plan
+        files = [file for file in self.files if not file.is_anothers(plan.store_name, plan.other_names)]
+        lake_bytes = sum(file.size for file in files)
+        total, done = plan.until - plan.offset_min + lake_bytes, 0
+        splits = []
+        if plan.until > plan.offset_min:
+            splits = self.log.splits(plan.offset_min, plan.until, split_bytes=split_bytes)
+        log_sums, damage, record_count = BlockSums(), list[BadRange](), 0
+        for split, found in run(LogTask(plan), splits):
+            log_sums.merge(found.sums)
+            damage += found.damage
+            record_count += found.record_count
+            done += split.until - split.begin
+            on_progress(done, total)
+        plan = msgspec.structs.replace(plan, damage=tuple(sorted(damage, key=lambda found: found.begin)))
+        rows = RowTotals(plan)
+        for found in run(FileTask(plan), files):
+            rows.add(found)
+            done += found.file.size
+            on_progress(done, total)
+        # Retention may have removed segments since.
+        offset_min = max(self.log.offset_min, plan.offset_min)
+        rows.judge_without_record(offset_min)
+        different = [run for run in runs_of_blocks(rows.sums.different(log_sums)) if run[1] > offset_min]
+        known = self.known_damage() if different or damage else []
+        offsets = OffsetFindings()
+        for begin, until in different:
+            sort_out(plan, rows.true_files, np.array(sorted(rows.without_record)), known, begin, until, offsets)
+        rows.differences.merge(offsets.differences)
+        return self.summary(plan, rows, offsets, known, record_count, lake_bytes)
+
+    def known_damage(self) -> list[BadRange]:
+        """Return the ranges that transactions left out, and which the table still remembers."""
+        found: list[BadRange] = []
+        for entry in self.table.history():
+            commit = entry.info.get(COMMIT_INFO)
+            if commit and self.lake.is_own(commit):
+                found += msgspec.convert(commit.get("damage", []), list[BadRange])
+        return sorted(set(found), key=lambda damaged: damaged.begin)
+
+    def summary(
+        self,
+        plan: ProofPlan,
+        rows: RowTotals,
+        offsets: OffsetFindings,
+        known: Sequence[BadRange],
+        record_count: int,
+        lake_bytes: int,
+    ) -> LakeCheckReport:
+        """Return the report."""
+        marks = rows.compare_watermarks(self.watermarks)
+        counts = rows.differences.counts
+        count = sum(counts.values())
+        unknown = [found for found in plan.damage if not any(covers(one, found) for one in known)]
+        lag = max(self.log_end - max(plan.lake_end, plan.offset_min), 0)
+        rows.differences.cut()
+        view = ViewReport(
+            "different" if count else "behind" if lag else "equal",
+            0 if count else lag,
+            count,
+            [text for _, text in rows.differences.first],
+            rows.below_count,
+            counts["cut"],
+            rows.unverified_count + offsets.left_out,
+        )
+        seconds = time.monotonic() - self.began
+        log_bytes = plan.until - plan.offset_min
+        left_out = [one for one in known if one.end > plan.offset_min]
+        return LakeCheckReport(
+            ok=not count and not unknown,
+            store=str(self.store),
+            segments=len(self.log.segments.list),
+            records=record_count,
+            bytes=log_bytes,
+            clean_shutdown=not (self.store / "abort").exists(),
+            damage=unknown,
+            stale=[],
+            views={"lake": view},
+            notes=list(self.notes(rows, left_out)),
+            lake=LakeReport(
+                lake=self.location.address,
+                table_version=self.table.version(),
+                store_name=plan.store_name,
+                begin=plan.offset_min,
+                until=plan.lake_end,
+                records=record_count,
+                rows=rows.row_count,
+                missing_count=counts["missing"],
+                changed_count=counts["changed"],
+                doubled_count=counts["doubled"],
+                extra_count=counts["extra"],
+                cut_count=counts["cut"],
+                foreign_count=counts["foreign"],
+                hidden_count=counts["hidden"],
+                unreadable_count=counts["unreadable"],
+                uncheckable_count=rows.below_count,
+                unverified_count=rows.unverified_count,
+                left_out_count=offsets.left_out,
+                missing=offsets.missing,
+                left_out=left_out,
+                watermarks=marks,
+                log_bytes=log_bytes,
+                lake_bytes=lake_bytes,
+                seconds=round(seconds, 3),
+                mb_per_s=round(log_bytes / max(seconds, 1e-9) / 1e6, 1),
+            ),
+        )
+
+    def notes(self, rows: RowTotals, left_out: Sequence[BadRange]) -> Iterator[str]:
+        """Yield what else is worth knowing."""
+        yield "only the lake was compared with the log; `reput check STORE` checks the store's own views"
+        if rows.below_count:
+            yield (
+                "rows are the only copy of records that retention removed, and cannot be compared: "
+                f"rows={rows.below_count}"
+            )
+        for one in left_out:
+            yield f"the lake left out what was damaged: from={one.begin} until={one.end} reason={one.reason!r}"
+
+
+class LogTask:
+    """Verifies one range of the log. Spark sends it to the workers."""
+
+    def __init__(self, plan: ProofPlan) -> None:
+        self.plan = plan
+
+    def __call__(self, split: Any) -> tuple[Any, LogFindings]:
+        return split, pass_log(self.plan, split.begin, split.until)
+
+
+class FileTask:
+    """Compares one file of the lake. Spark sends it to the workers."""
+
+    def __init__(self, plan: ProofPlan) -> None:
+        self.plan = plan
+
+    def __call__(self, file: LakeFile) -> FileFindings:
+        return pass_file(self.plan, file)
+
+
+class RowTotals:
+    """The findings about all files together."""
+
+    def __init__(self, plan: ProofPlan) -> None:
+        self.plan = plan
+        self.sums = BlockSums()
+        self.differences = Differences()
+        self.without_record: list[int] = []
+        self.row_count = self.below_count = self.unverified_count = 0
+        self.watermark_rows = np.zeros(len(plan.watermarks), np.int64)
+        self.watermark_sums = np.zeros(len(plan.watermarks), np.int64)
+        self.true_files: list[LakeFile] = []
+
+    def add(self, found: FileFindings) -> None:
+        """Add the findings about one file."""
+        self.sums.merge(found.sums)
+        self.differences.merge(found.differences)
+        self.without_record += found.without_record
+        self.row_count += found.row_count
+        self.below_count += found.below_count
+        self.watermark_rows += found.watermark_rows
+        self.watermark_sums += found.watermark_sums
+        if found.offset_min is not None:
+            self.true_files.append(
+                msgspec.structs.replace(found.file, offset_min=found.offset_min, offset_max=found.offset_max)
+            )
+
+    def judge_without_record(self, offset_min: int) -> None:
+        """Tell rows without a record from those whose record is damaged, or was removed during the check."""
+        offsets = np.array(self.without_record, np.int64)
+        below = offsets < offset_min
+        damaged = np.zeros(len(offsets), np.bool_)
+        for found in self.plan.damage:
+            damaged |= (offsets >= found.begin) & (offsets < found.end)
+        self.below_count += int(below.sum())
+        self.unverified_count += int((damaged & ~below).sum())
+        self.differences.note_rows("extra", offsets[~below & ~damaged].tolist(), "row without a record")
+
+    def compare_watermarks(self, watermarks: Sequence[Watermark]) -> WatermarkReport:
+        """Compare the sums of the rows with what their transactions said."""
+        wrong = 0
+        for mark, rows, crc in zip(watermarks, self.watermark_rows.tolist(), self.watermark_sums.tolist(), strict=True):
+            if (mark.rows, mark.crc) != (rows, crc):
+                wrong += 1
+                text = f"rows differ from their watermark: from={mark.begin} until={mark.until} "
+                text += f"rows={rows} watermark_rows={mark.rows} crc={crc} watermark_crc={mark.crc}"
+                self.differences.note("watermark", mark.begin, text)
+        until = watermarks[-1].until if watermarks else None
+        return WatermarkReport(len(watermarks), sum(mark.rows for mark in watermarks), until, wrong)
+
+
+def covers(known: BadRange, found: BadRange) -> bool:
+    """Return whether *known* covers *found*."""
+    return known.begin <= found.begin and found.end <= known.end
+
+
+def refuse_unreadable(table: LakeTable, location: LakeLocation) -> None:
+    """Refuse a table whose files alone do not tell its rows, because another writer marks rows as deleted.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    try:
+        table.dataset()
+    except DeltaProtocolError as error:
+        raise ConfigError(
+            f"the table has features that a check does not read: lake={location.address} error={one_line(error)}",
+            "Rewrite the table without them; an export does not need them.",
+        ) from None
+
+
+def kept_topics(table: LakeTable) -> list[str] | None:
+    """Return the topics that the table keeps, None for all."""
+    kept = table.properties().get(SELECTION_SETTING)
+    return None if kept is None else kept.split(",")
