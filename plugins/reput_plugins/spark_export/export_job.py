@@ -122,7 +122,7 @@ def export(
         from reput_plugins.spark_export.typed.typed_runs import export_tables
 
         refuse_beside_tables(topics, lake_format)
-        return export_tables(
+        fields = export_tables(
             Path(store).absolute(),
             lake,
             tables,
@@ -135,7 +135,10 @@ def export(
             store_id=store_id,
             accept_truncation=accept_truncation,
             on_progress=on_progress,
+            run_job=run_job,
+            class_archive_bytes=CLASS_ARCHIVE_BYTES,
         )
+        return ExportReport(**fields)
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options
     from reput.table.asked_names import require_topics

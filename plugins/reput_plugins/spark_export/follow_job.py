@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reput.store.state.identity import require_store
+from reput_plugins.spark_export import export_job
 from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings, run_job
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_format, require_packages
@@ -101,7 +102,7 @@ def follow(
         from reput_plugins.spark_export.typed.typed_runs import follow_tables
 
         refuse_beside_tables(topics, lake_format)
-        yield from follow_tables(
+        for fields in follow_tables(
             Path(store).absolute(),
             lake,
             tables,
@@ -114,7 +115,13 @@ def follow(
             store_id=store_id,
             accept_truncation=accept_truncation,
             on_progress=on_progress,
-        )
+            run_job=export_job.run_job,
+            commit_bytes=COMMIT_BYTES,
+            batch_bytes_max=BATCH_BYTES_MAX,
+            look_seconds=LOOK_SECONDS,
+            compact_interval_ms=COMPACT_INTERVAL_MS,
+        ):
+            yield FollowRow(**fields)
         return
     # Imported after the check, which reports missing packages with a clear message.
     from reput.table import LogTable, table_options

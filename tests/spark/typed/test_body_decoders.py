@@ -19,10 +19,11 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 
-from reput_plugins.spark_export.typed.body_decoders import ResolvedTable, make_decoder
+from reput_plugins.spark_export.typed.body_decoders import make_decoder
 from reput_plugins.spark_export.typed.decoding import Decoded
 from reput_plugins.spark_export.typed.json_bodies import JsonBodies, infer_json
 from reput_plugins.spark_export.typed.msgpack_bodies import MsgpackBodies, infer_msgpack
+from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import TableSpec
 from reput_plugins.spark_export.typed.text_bodies import CsvBodies, TextBodies
 

@@ -6,30 +6,12 @@ result, and read no schema file.
 
 from __future__ import annotations
 
-import msgspec
-import pyarrow as pa
-
 from reput_plugins.spark_export.typed.decoding import BodyDecoder
 from reput_plugins.spark_export.typed.json_bodies import JsonBodies
-from reput_plugins.spark_export.typed.table_specs import TableSpec
+from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.text_bodies import CsvBodies, TextBodies
 
-__all__ = ["ResolvedTable", "make_decoder"]
-
-
-class ResolvedTable(msgspec.Struct, frozen=True):
-    """A table whose schema is known.
-
-    Attributes:
-        schema: the columns of its bodies, with types that a lake can hold.
-        source: the schema in its own language: Avro's JSON, or protobuf's descriptors.
-        message: full name of the protobuf message.
-    """
-
-    spec: TableSpec
-    schema: pa.Schema
-    source: bytes = b""
-    message: str = ""
+__all__ = ["make_decoder"]
 
 
 def make_decoder(table: ResolvedTable) -> BodyDecoder:

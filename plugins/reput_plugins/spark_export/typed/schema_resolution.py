@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from reput.errors import ConfigError
 from reput.table import LogTable
-from reput_plugins.spark_export.typed.body_decoders import ResolvedTable
 from reput_plugins.spark_export.typed.column_types import lake_schema_of
 from reput_plugins.spark_export.typed.field_schemas import fields_of_text, read_schema_file
 from reput_plugins.spark_export.typed.json_bodies import infer_json
+from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_files import LOG_STRUCT, log_fields
 from reput_plugins.spark_export.typed.table_specs import INFER, TableSpec, is_registry
 from reput_plugins.spark_export.typed.text_bodies import TEXT_SCHEMA

@@ -19,9 +19,10 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, PartitionWriters
-from reput_plugins.spark_export.typed.body_decoders import ResolvedTable, make_decoder
+from reput_plugins.spark_export.typed.body_decoders import make_decoder
 from reput_plugins.spark_export.typed.column_types import conform
 from reput_plugins.spark_export.typed.decoding import Decoded
+from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
 
 __all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "log_columns", "log_fields", "write_tables"]

@@ -23,7 +23,7 @@ from reput_plugins.spark_export.lake_continuation import continue_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
 from reput_plugins.spark_export.lakes.opening import find_table, open_table
-from reput_plugins.spark_export.typed.body_decoders import ResolvedTable
+from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.schema_resolution import resolve
 from reput_plugins.spark_export.typed.table_files import DEAD_SCHEMA, TablePlan, log_fields
 from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX, TableSpec, load_tables

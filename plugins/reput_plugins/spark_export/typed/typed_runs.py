@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_plugins.spark_export import export_job, follow_job, spark_session
-from reput_plugins.spark_export.export_job import CLASS_ARCHIVE_BYTES, ExportReport
-from reput_plugins.spark_export.follow_job import FollowRow
+from reput_plugins.spark_export import spark_session
 from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN
-from reput_plugins.spark_export.typed.typed_job import OpenTables, open_tables
+from reput_plugins.spark_export.typed.typed_job import OpenTables, TableReport, open_tables
 from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 __all__ = ["export_tables", "follow_tables"]
 
 Progress = Callable[[int, int], None]
+# The arguments of `run_job`.
+RunJob = Callable[..., None]
 
 
 def export_tables(
@@ -29,9 +29,16 @@ def export_tables(
     until: int | None,
     settings: Mapping[str, str],
     on_progress: Progress | None,
+    run_job: RunJob,
+    class_archive_bytes: int,
     **chosen: Any,
-) -> ExportReport:
-    """Bring typed tables up to the durable end of the log; the arguments are those of `export`.
+) -> dict[str, Any]:
+    """Bring typed tables up to the durable end of the log, and return the fields of the report.
+
+    Args:
+        run_job: does one range with Spark.
+        class_archive_bytes: from this size on, an export makes a class-data archive.
+        chosen: the other arguments of `export`.
 
     Raises:
         ConfigError: a table cannot be made as described.
@@ -42,14 +49,14 @@ def export_tables(
     opened = open_tables(store, lake, tables, **chosen)
     begin, end = opened.begin, opened.log.find_durable_end()
     end = max(begin, end if until is None else min(end, until))
-    worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
+    worthwhile = end - begin >= class_archive_bytes
     if begin < end:
         with spark_session.spark_session(settings, f"reput export {store}", make_class_archive=worthwhile) as session:
             # Only once Spark runs: otherwise a failed start would leave empty tables.
             opened.create(end)
 
             def run(plan: TypedPlan, first: int, last: int) -> None:
-                export_job.run_job(session, plan, first, last, on_progress)
+                run_job(session, plan, first, last, on_progress)
 
             opened.export(end, run)
     else:
@@ -58,17 +65,24 @@ def export_tables(
     reports = opened.reports()
     for maintenance in maintenances(opened, 0, 0):
         maintenance.run(lambda: None)
-    return ExportReport(
-        begin,
-        end,
-        sum(report.records for report in reports),
-        sum(report.files for report in reports),
-        sum(report.bytes for report in reports),
-        time.monotonic() - began,
-        0,
-        damage,
-        reports,
-    )
+    return {
+        "begin": begin,
+        "until": end,
+        **sums(reports),
+        "seconds": time.monotonic() - began,
+        "table_version": 0,
+        "damage": damage,
+        "tables": reports,
+    }
+
+
+def sums(reports: Sequence[TableReport]) -> dict[str, int]:
+    """Return what all tables got together."""
+    return {
+        "records": sum(report.records for report in reports),
+        "files": sum(report.files for report in reports),
+        "bytes": sum(report.bytes for report in reports),
+    }
 
 
 def follow_tables(
@@ -79,9 +93,16 @@ def follow_tables(
     settings: Mapping[str, str],
     interval_ms: int,
     on_progress: Progress | None,
+    run_job: RunJob,
+    commit_bytes: int,
+    batch_bytes_max: int,
+    look_seconds: float,
+    compact_interval_ms: int,
     **chosen: Any,
-) -> Iterator[FollowRow]:
-    """Bring typed tables up to the durable end of the log and keep them there; the arguments are those of `follow`.
+) -> Iterator[dict[str, Any]]:
+    """Bring typed tables up to the durable end of the log and keep them there; yield the fields of each row.
+
+    The arguments are those of `follow` and its constants.
 
     Fields are looked for before each range, so a table whose schema is inferred gets new ones while it is followed.
 
@@ -94,14 +115,14 @@ def follow_tables(
     opened = open_tables(store, lake, tables, **chosen)
     log = opened.log
     first = done = end = opened.begin
-    kept = maintenances(opened, follow_job.COMPACT_INTERVAL_MS, VACUUM_HOURS)
+    kept = maintenances(opened, compact_interval_ms, VACUUM_HOURS)
     committed_at: float | None = None
     # Never set: files give no signal when they grow, so the loop polls.
     nothing = threading.Event()
     with spark_session.spark_session(settings, f"reput export {store}") as session:
 
         def run(plan: TypedPlan, low: int, high: int) -> None:
-            export_job.run_job(session, plan, low, high, None, split_bytes=follow_job.SPLIT_BYTES)
+            run_job(session, plan, low, high, None, split_bytes=commit_bytes)
 
         while True:
             end = max(end, log.find_durable_end())
@@ -109,12 +130,12 @@ def follow_tables(
             is_time = committed_at is None or now - committed_at >= interval_ms / 1000
             if on_progress is not None:
                 on_progress(done - first, end - first)
-            if end - done < (1 if is_time else follow_job.COMMIT_BYTES):
-                nothing.wait(follow_job.LOOK_SECONDS)
+            if end - done < (1 if is_time else commit_bytes):
+                nothing.wait(look_seconds)
                 continue
             until = end
-            if end - done > follow_job.BATCH_BYTES_MAX:
-                until = log.next_record(done + follow_job.BATCH_BYTES_MAX, end)
+            if end - done > batch_bytes_max:
+                until = log.next_record(done + batch_bytes_max, end)
             begin = done
             opened.create(until)
             opened.export(until, run)
@@ -123,20 +144,18 @@ def follow_tables(
             lag = log.lag(done, end)
             damage, reports = opened.damage(), opened.reports()
             now = time.monotonic()
-            yield FollowRow(
-                begin,
-                done,
-                sum(report.records for report in reports),
-                sum(report.files for report in reports),
-                sum(report.bytes for report in reports),
-                round(now - began, 3),
-                0,
-                lag.byte_count,
-                lag.messages,
-                lag.seconds,
-                damage,
-                reports,
-            )
+            yield {
+                "begin": begin,
+                "until": done,
+                **sums(reports),
+                "seconds": round(now - began, 3),
+                "table_version": 0,
+                "lag_bytes": lag.byte_count,
+                "lag_messages": lag.messages,
+                "lag_seconds": lag.seconds,
+                "damage": damage,
+                "tables": reports,
+            }
             began = now
             for maintenance in kept:
                 maintenance.after_commit(lambda: None)

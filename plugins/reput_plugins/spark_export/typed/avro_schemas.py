@@ -1,0 +1,108 @@
+"""Avro schemas as types of columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from reput.errors import ConfigError
+from reput_plugins.spark_export.typed.column_types import UTC_TIME
+
+__all__ = ["avro_fields"]
+
+PRIMITIVES = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+LOGICAL = {
+    "date": pa.date32(),
+    "time-millis": pa.int64(),
+    "time-micros": pa.int64(),
+    "timestamp-millis": UTC_TIME,
+    "timestamp-micros": UTC_TIME,
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+
+
+def avro_fields(found: Any, table: str) -> pa.Schema:
+    """Return the fields of an Avro record as columns.
+
+    Raises:
+        ConfigError: it is not a record, or a field can have values of several types.
+    """
+    kind = AvroSchema(table).type_of(found, "", "")
+    if not pa.types.is_struct(kind):
+        raise ConfigError(f"the Avro schema is not a record: table={table} type={kind}", "A row needs named fields.")
+    return pa.schema(list(kind))
+
+
+class AvroSchema:
+    """Types of an Avro schema. Named types are known once they are defined."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self.named: dict[str, pa.DataType | None] = {}
+
+    def type_of(self, found: Any, place: str, namespace: str) -> pa.DataType:
+        """Return the type of one value."""
+        if isinstance(found, list):
+            choices = [choice for choice in found if choice != "null"]
+            if len(choices) != 1:
+                self.refuse(place, f"it is a union of {len(choices)} types")
+            return self.type_of(choices[0], place, namespace)
+        if isinstance(found, str):
+            if found in PRIMITIVES:
+                return PRIMITIVES[found]
+            name = found if "." in found or f"{namespace}.{found}" not in self.named else f"{namespace}.{found}"
+            kind = self.named.get(name)
+            if kind is None:
+                self.refuse(place, f"its type {found} is not defined before it")
+            return kind
+        if not isinstance(found, dict):
+            self.refuse(place, "it is not a schema")
+        kind = found.get("type")
+        if kind in ("record", "error", "enum", "fixed"):
+            namespace = found.get("namespace", namespace)
+            name = str(found.get("name"))
+            full = name if "." in name or not namespace else f"{namespace}.{name}"
+            self.named[full] = None
+            self.named[full] = self.named_type(kind, found, place, namespace)
+            return self.named[full]
+        if kind == "array":
+            return pa.list_(pa.field("element", self.type_of(found.get("items"), f"{place}.element", namespace)))
+        if kind == "map":
+            return pa.map_(pa.string(), self.type_of(found.get("values"), f"{place}.value", namespace))
+        logical = found.get("logicalType")
+        if logical == "decimal":
+            return pa.decimal128(int(found["precision"]), int(found.get("scale", 0)))
+        return LOGICAL[logical] if logical in LOGICAL else self.type_of(kind, place, namespace)
+
+    def named_type(self, kind: str, found: dict[str, Any], place: str, namespace: str) -> pa.DataType:
+        """Return the type of a record, an enumeration or a number of bytes."""
+        if kind == "enum":
+            return pa.string()
+        if kind == "fixed":
+            if found.get("logicalType") == "decimal":
+                return pa.decimal128(int(found["precision"]), int(found.get("scale", 0)))
+            return pa.binary()
+        fields = []
+        for field in found.get("fields", ()):
+            inner = f"{place}.{field['name']}" if place else str(field["name"])
+            fields.append(pa.field(field["name"], self.type_of(field["type"], inner, namespace)))
+        return pa.struct(fields)
+
+    def refuse(self, place: str, what: str) -> Any:
+        """Refuse one part of the schema.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"a field of the Avro schema is no column: table={self.table} field={place} reason={what}")
