@@ -64,7 +64,7 @@ def test_every_verb_on_a_store_takes_settings():
     """So a script may pass the same settings to each of them."""
     on_stores = {
         name: {option for parameter in verb.params for option in parameter.opts}
-        for name, verb in leaves(typer.main.get_command(application))
+        for name, verb in leaves(typer.main.get_command(application()))
         if any(parameter.metavar in ("STORE", "TARGET") for parameter in verb.params)
     }
     assert {"reput repair", "reput doctor", "reput dispatcher pause", "reput topic list"} <= set(on_stores)
@@ -75,4 +75,4 @@ def test_a_setting_that_makes_no_difference_is_checked_all_the_same(tmp_path):
     """A verb that does not use settings also refuses a wrong one, with or without a store."""
     for arguments in (["doctor"], ["doctor", str(tmp_path)], ["dispatcher", "list", str(tmp_path)]):
         with pytest.raises(ConfigError, match="nonsense"):
-            typer.main.get_command(application)([*arguments, "--set", "nonsense=1"], standalone_mode=False)
+            typer.main.get_command(application())([*arguments, "--set", "nonsense=1"], standalone_mode=False)

@@ -25,7 +25,7 @@ def test_every_record_is_in_the_table_once(golden_read_only, golden_about, tmp_p
         reports.append(json.loads(capsys.readouterr().out))
     first, second = reports
     about = golden_about("batch-4.9")
-    assert list(first) == ["from", "until", "records", "files", "bytes", "seconds", "table_version", "damage"]
+    assert list(first) == ["from", "until", "records", "files", "bytes", "seconds", "table_version", "damage", "tables"]
     assert first["records"] == about["listing"]["records"]
     assert first["until"] == about["maxOffsetOfRealStore"]
     assert (second["records"], second["files"], second["table_version"]) == (0, 0, first["table_version"])
@@ -46,7 +46,7 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
         options.pop("on_progress")(1, 2)
         calls.append((store, lake, options))
         row = {"from": 0, "until": 9, "records": 3, "files": 1, "bytes": 8, "seconds": 1.25, "table_version": 4}
-        return {**row, "damage": [{"from": 2, "until": 5, "reason": "a CRC does not match"}]}
+        return {**row, "tables": [], "damage": [{"from": 2, "until": 5, "reason": "a CRC does not match"}]}
 
     monkeypatch.setattr(export, "find_export", lambda name: run)
     store = golden_read_only("batch-4.9") / "store"
@@ -57,7 +57,7 @@ def test_settings_reach_the_export(monkeypatch, golden_read_only, tmp_path, caps
     assert main(["export", str(store), "s3://lakes/a", *given]) == 0
     options = {"topics": ["a", "b"], "settings": {"spark.master": "local[1]"}, "storage_options": {"AWS_X": "a=b"}}
     options |= {"on_corruption": "report", "store_id": "broker-a", "accept_truncation": True}
-    options |= {"name": "orders", "fail_on_data_loss": False}
+    options |= {"name": "orders", "fail_on_data_loss": False, "tables": None}
     options |= {"lake_format": "iceberg", "catalog": "mine", "catalog_table": "sales.log"}
     assert calls == [(store, "s3://lakes/a", options)]
     out = (
@@ -81,7 +81,7 @@ def test_following_prints_a_row_for_each_transaction(monkeypatch, golden_read_on
     def run(store, lake, **options):
         try:
             row = {"from": 0, "until": 3_000_000, "records": 3, "files": 1, "bytes": 8, "seconds": 1.5, "damage": []}
-            yield {**row, "table_version": 4, "lag_bytes": 7, "lag_messages": 1, "lag_seconds": 0.25}
+            yield {**row, "table_version": 4, "lag_bytes": 7, "lag_messages": 1, "lag_seconds": 0.25, "tables": []}
             signal.raise_signal(signal.SIGTERM)
         finally:
             ended.append(lake)
