@@ -3,6 +3,7 @@
     group           an entry                               what the plugin brings
     reput.exports   delta, delta_follow                    a function that copies the log into a table
                     delta_check                            a function that compares such a table with the log
+                    delta_optimize, delta_vacuum           a function that merges or removes files of such a table
     reput.engines   spark                                  another engine for `check` and `rebuild`
 
 An engine has ``check_store(store, settings, on_progress)`` and ``rebuild(store, views, target, settings,
@@ -22,12 +23,24 @@ if TYPE_CHECKING:
     from reput.process.owner.offline_rebuild import RebuildRow
     from reput.settings import Settings
 
-__all__ = ["DELTA", "DELTA_CHECK", "DELTA_FOLLOW", "LOCAL", "find_engine", "find_export", "rebuild_with"]
+__all__ = [
+    "DELTA",
+    "DELTA_CHECK",
+    "DELTA_FOLLOW",
+    "DELTA_OPTIMIZE",
+    "DELTA_VACUUM",
+    "LOCAL",
+    "find_engine",
+    "find_export",
+    "rebuild_with",
+]
 
 EXPORTS = "reput.exports"
 DELTA = "delta"
 DELTA_FOLLOW = "delta_follow"
 DELTA_CHECK = "delta_check"
+DELTA_OPTIMIZE = "delta_optimize"
+DELTA_VACUUM = "delta_vacuum"
 
 ENGINES = "reput.engines"
 LOCAL = "local"

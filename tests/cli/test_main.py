@@ -163,8 +163,8 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 
 
 def pasted(verb: list[str]) -> object:
-    """Return the verb as a parameter. One example needs Spark; those of `bench` have shorter tests of their own."""
-    marks = {"export": [pytest.mark.spark], "bench": [pytest.mark.long]}
+    """Return the verb as a parameter. Some need Spark; the examples of `bench` have shorter tests of their own."""
+    marks = {"export": [pytest.mark.spark], "lake": [pytest.mark.spark], "bench": [pytest.mark.long]}
     return pytest.param(verb, id=" ".join(verb), marks=marks.get(verb[0], []))
 
 

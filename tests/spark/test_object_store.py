@@ -23,7 +23,7 @@ from reput.errors import ConfigError, DispatcherError
 from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions
 from reput_hooks import Cursor
-from reput_plugins.spark_export import export
+from reput_plugins.spark_export import export, vacuum_lake
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
@@ -91,11 +91,13 @@ def offsets_of(location: LakeLocation) -> list[int]:
 
 
 def names_in(location: LakeLocation) -> set[str]:
-    """Return the existing Parquet files, in a transaction or not."""
+    """Return the existing Parquet files of the table, in a transaction or not."""
     import pyarrow.fs
 
     found = location.filesystem().get_file_info(pyarrow.fs.FileSelector("", recursive=True))
-    return {entry.path for entry in found if entry.path.endswith(".parquet")}
+    parquet = {entry.path for entry in found if entry.path.endswith(".parquet")}
+    # The watermarks beside the rows are a table of their own.
+    return {path for path in parquet if not path.startswith("_watermarks/")}
 
 
 def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], log: WrittenLog):
@@ -125,6 +127,13 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     assert found.select(expected.column_names).cast(expected.schema).equals(expected)
     assert Maintenance(location, interval_ms=1, vacuum_hours=1).run(lambda: None) > 0
     assert offsets_of(location) == log.offsets
+    replaced = names_in(location) - {file.path for file in open_table(location).files()}
+    assert {*open_table(location).unnamed_files(0)} == replaced
+    versions = list(open_table(location).versions(replaced))
+    # The empty table, and the newest one; each of the two days was merged in a transaction of its own.
+    assert [version.stays for version in versions] == [True, *[False] * 5, True]
+    (planned,) = vacuum_lake("s3://lakes/", table="a lake", storage_options=storage_options, dry_run=True)
+    assert (planned.table, planned.files, planned.readable_from_version) == ("a lake", 0, 0)
     cut = Lake(location, "export", epochs.begin(ends[25], 0))
     cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0), [])
     assert offsets_of(location) == log.offsets[:25]

@@ -41,6 +41,7 @@ GROUPS = {
     "dispatcher": "The process group of an open store.",
     "topic": "The topics of a store.",
     "group": "The consumer groups of a store and their progress.",
+    "lake": "The files of a lake.",
     "bench": "reput's own measurements, with the machine's facts.",
 }
 

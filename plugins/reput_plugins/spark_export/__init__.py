@@ -5,8 +5,8 @@ log and write Parquet files themselves. ``deltalake`` or ``pyiceberg`` commits t
 the same transaction, so every reader sees every record exactly once, whichever process is killed.
 
 `export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it
-with the log. Importing this module loads neither pyspark nor pyarrow. It needs the extra ``spark``, and Java unless
-Spark runs elsewhere.
+with the log; `optimize_lake` and `vacuum_lake` merge and remove files. Importing this module loads neither pyspark nor
+pyarrow. It needs the extra ``spark``, and Java unless Spark runs elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from reput_hooks import CommitLogDispatcher, DispatcherContext, DispatcherDescri
 from reput_plugins.spark_export.check_job import check_lake
 from reput_plugins.spark_export.export_job import ExportReport, export
 from reput_plugins.spark_export.follow_job import FollowRow, follow
+from reput_plugins.spark_export.maintenance_job import optimize_lake, vacuum_lake
 from reput_plugins.spark_export.options import SparkExportOptions
 from reput_plugins.spark_export.requirements import require_format, require_packages
 
@@ -25,8 +26,10 @@ __all__ = [
     "check_lake",
     "export",
     "follow",
+    "optimize_lake",
     "reput_create_dispatcher",
     "reput_describe_dispatcher",
+    "vacuum_lake",
 ]
 
 

@@ -27,7 +27,7 @@ from reput_plugins.spark_export.lakes.opening import create_table, find_table, o
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
 from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
-__all__ = ["Commit", "Lake", "tells_stores_apart"]
+__all__ = ["Commit", "Lake", "is_foreign", "refuse_foreign", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
@@ -149,13 +149,8 @@ class Lake:
 
     def refuse_another(self, table: LakeTable, topics: Sequence[str] | None) -> None:
         """Refuse a table that is not a reput lake of this format, partitioning and choice of topics."""
+        refuse_foreign(table, self.location)
         settings = table.properties()
-        if FORMAT_SETTING not in settings:
-            raise ConfigError(
-                f"the table was not written by reput: lake={self.location.address}", "Name a separate folder."
-            )
-        if settings[FORMAT_SETTING] not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
-            raise ConfigError(f"a newer reput made the lake: format={settings[FORMAT_SETTING]} known={FORMAT_VERSION}")
         partitions = table.partition_columns()
         if partitions != self.partition_columns:
             raise ConfigError(
@@ -358,6 +353,24 @@ class Lake:
     def is_own(self, commit: Any) -> bool:
         """Return whether a transaction added rows of this store."""
         return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
+
+
+def is_foreign(table: LakeTable) -> bool:
+    """Return whether another program than reput made the table."""
+    return FORMAT_SETTING not in table.properties()
+
+
+def refuse_foreign(table: LakeTable, location: LakeLocation) -> None:
+    """Refuse a table that this reput does not know.
+
+    Raises:
+        ConfigError: another program made it, or a newer reput.
+    """
+    if is_foreign(table):
+        raise ConfigError(f"the table was not written by reput: lake={location.address}", "Name a separate folder.")
+    kept = table.properties()[FORMAT_SETTING]
+    if kept not in (FORMAT_VERSION, FORMAT_OF_ONE_STORE):
+        raise ConfigError(f"a newer reput made the lake: format={kept} known={FORMAT_VERSION}")
 
 
 def tells_stores_apart(table: LakeTable) -> bool:

@@ -84,17 +84,31 @@ class Maintenance:
         removed = self.merge(alive)
         alive()
         if self.vacuum_hours:
-            # A running batch has files that no transaction names yet; they are far younger than the limit.
-            unused = open_table(self.lake).unnamed_files(self.vacuum_hours)
-            # A folder may hold unrelated files.
-            own = [name for name in unused if OWN_FILE.fullmatch(name) or METADATA_FILE.fullmatch(name)]
-            with lake_errors(self.lake.address):
-                self.lake.remove(own)
-            removed += len(own)
+            unused = self.unused_files(open_table(self.lake))
+            self.remove(unused)
+            removed += len(unused)
         return removed
 
-    def merge(self, alive: Callable[[], None]) -> int:
+    def unused_files(self, table: LakeTable) -> list[str]:
+        """Return reput's files that *table* does not name, or no longer names, and that are old enough to go."""
+        # A running batch has files that no transaction names yet; they are far younger than the limit.
+        unused = table.unnamed_files(self.vacuum_hours)
+        # A folder may hold unrelated files.
+        return [name for name in unused if OWN_FILE.fullmatch(name) or METADATA_FILE.fullmatch(name)]
+
+    def remove(self, names: list[str]) -> None:
+        """Remove files of the lake.
+
+        Raises:
+            DispatcherError: they cannot be removed.
+        """
+        with lake_errors(self.lake.address):
+            self.lake.remove(names)
+
+    def merge(self, alive: Callable[[], None], *, all_closed: bool = False) -> int:
         """Merge small files; return the number of files removed.
+
+        *all_closed*: merge the files of the present day like those of a past one.
 
         Raises:
             DispatcherError: the lake cannot be written.
@@ -103,7 +117,7 @@ class Maintenance:
         with contextlib.suppress(CommitConflict):
             # Another process does so, or the next run will.
             open_table(self.lake).trim_history()
-        today = datetime.fromtimestamp(self.now(), UTC).date()
+        today = None if all_closed else datetime.fromtimestamp(self.now(), UTC).date()
         for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
             alive()
             try:
@@ -114,10 +128,11 @@ class Maintenance:
         return removed
 
 
-def days_to_merge(table: LakeTable, today: date, date_column: str = "date") -> list[tuple[str | None, int]]:
+def days_to_merge(table: LakeTable, today: date | None, date_column: str = "date") -> list[tuple[str | None, int]]:
     """Return (day as text, target size) for each day in which some partition has files worth merging.
 
-    The day is None for the whole of a table that is not partitioned by *date_column*.
+    The day is None for the whole of a table that is not partitioned by *date_column*. Days before *today* get no more
+    files; if it is None, no day does.
     """
     sizes: dict[tuple[str | None, tuple[str | None, ...]], list[int]] = defaultdict(list)
     for file in table.files():
@@ -125,7 +140,7 @@ def days_to_merge(table: LakeTable, today: date, date_column: str = "date") -> l
         if day is not None or date_column not in file.partition:
             sizes[day, tuple(file.partition.values())].append(file.size)
     found = (
-        (day, merged_size(files, day is not None and date.fromisoformat(day) < today))
+        (day, merged_size(files, today is None or (day is not None and date.fromisoformat(day) < today)))
         for (day, _), files in sizes.items()
     )
     merged = {(day, size) for day, size in found if size is not None}

@@ -24,9 +24,13 @@ __all__ = [
     "ADDRESS",
     "TIMESTAMP_MAX",
     "BodyOption",
+    "CatalogOption",
+    "CatalogTableOption",
     "ConfigOption",
     "CountOption",
     "FormatOption",
+    "LakeFormat",
+    "LakeFormatOption",
     "OutputFormat",
     "QueueIdArgument",
     "SetOption",
@@ -54,6 +58,13 @@ class OutputFormat(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class LakeFormat(enum.StrEnum):
+    """The format of a lake's table."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 def epilog(example: str) -> str:
@@ -116,6 +127,22 @@ StorageOption = Annotated[
         help="Setting of the Delta library for an object store, such as AWS_REGION=…; may be repeated. Put keys "
         "into the environment, which the library reads, too.",
     ),
+]
+LakeFormatOption = Annotated[
+    LakeFormat, typer.Option("--lake-format", help="Format of the table. Iceberg needs the extra `iceberg`.")
+]
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="Iceberg catalog, as pyiceberg's configuration names it. Without it, a lake in a folder has a catalog "
+        "of its own there: catalog.db.",
+    ),
+]
+CatalogTableOption = Annotated[
+    str | None,
+    typer.Option("--catalog-table", metavar="NAME", help="The table's name in the catalog; default reput.lake."),
 ]
 FormatOption = Annotated[
     OutputFormat, typer.Option("--format", help="Print results as text, or as one JSON object per line.")

@@ -14,8 +14,12 @@ import typer
 from msgspec import to_builtins
 
 from reput.cli.terminal.options import (
+    CatalogOption,
+    CatalogTableOption,
     ConfigOption,
     FormatOption,
+    LakeFormat,
+    LakeFormatOption,
     OutputFormat,
     SetOption,
     StorageOption,
@@ -28,13 +32,6 @@ from reput.cli.terminal.progress import progress_bar
 from reput.plugin_jobs import DELTA, DELTA_FOLLOW, find_export
 
 __all__ = ["EXAMPLE", "export"]
-
-
-class LakeFormat(enum.StrEnum):
-    """The format of a lake's table."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
 
 
 class OnCorruption(enum.StrEnum):
@@ -70,22 +67,9 @@ def export(
             "the log.",
         ),
     ] = None,
-    lake_format: Annotated[
-        LakeFormat, typer.Option("--lake-format", help="Format of the table. Iceberg needs the extra `iceberg`.")
-    ] = LakeFormat.DELTA,
-    catalog: Annotated[
-        str | None,
-        typer.Option(
-            "--catalog",
-            metavar="NAME",
-            help="Iceberg catalog, as pyiceberg's configuration names it. Without it, a lake in a folder has a catalog "
-            "of its own there: catalog.db.",
-        ),
-    ] = None,
-    catalog_table: Annotated[
-        str | None,
-        typer.Option("--catalog-table", metavar="NAME", help="The table's name in the catalog; default reput.lake."),
-    ] = None,
+    lake_format: LakeFormatOption = LakeFormat.DELTA,
+    catalog: CatalogOption = None,
+    catalog_table: CatalogTableOption = None,
     storage_options: StorageOption = None,
     on_corruption: Annotated[
         OnCorruption,

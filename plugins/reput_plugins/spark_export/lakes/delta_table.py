@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
@@ -30,7 +30,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, one_line
-from reput_plugins.spark_export.lakes.lake_table import CommitConflict, ParquetFile, TableTransaction, TransactionData
+from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, known_versions
+from reput_plugins.spark_export.lakes.lake_table import (
+    CommitConflict,
+    ParquetFile,
+    TableTransaction,
+    TableVersion,
+    TransactionData,
+)
 from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
 
 if TYPE_CHECKING:
@@ -38,8 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaLakeTable", "create_delta_table", "open_delta_table"]
 
-LOG = "_delta_log"
-VERSION_DIGITS = 20
 TRANSACTION_LINE = re.compile(rb'\s*\{\s*"txn"')
 PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."
 REFUSED_COMMIT = "the lake refused a commit"
@@ -214,7 +219,18 @@ class DeltaLakeTable:
     def unnamed_files(self, hours: int) -> list[str]:
         """Return the files that the Delta library would vacuum."""
         with refusals(self.location, "the files of the lake cannot be merged"):
-            return self.delta.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True)
+            unnamed = self.delta.vacuum(
+                retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True
+            )
+            # The library also names files that are gone already, for as long as the table's log remembers them.
+            there = {info.path for info in all_files(self.location.filesystem())}
+        return [name for name in unnamed if name in there]
+
+    def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
+        """Yield the versions that the table's log still tells."""
+        named = [file.path for file in self.files()]
+        with refusals(self.location, "the versions of the lake cannot be listed"):
+            yield from known_versions(self.location.filesystem(), self.version(), named, going)
 
     def force_commits(self) -> None:
         """Force the table's newest transaction to disk, so that it is durable when reported so.

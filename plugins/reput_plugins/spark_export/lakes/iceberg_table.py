@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from typing import Any
@@ -49,7 +49,13 @@ from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, 
 from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, table_name
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
 from reput_plugins.spark_export.lakes.iceberg_rewriting import rewrite
-from reput_plugins.spark_export.lakes.lake_table import CommitConflict, ParquetFile, TableTransaction, TransactionData
+from reput_plugins.spark_export.lakes.lake_table import (
+    CommitConflict,
+    ParquetFile,
+    TableTransaction,
+    TableVersion,
+    TransactionData,
+)
 
 __all__ = ["IcebergLakeTable", "create_iceberg_table", "open_iceberg_table"]
 
@@ -391,6 +397,11 @@ class IcebergLakeTable:
             for entry in found
             if entry.is_file and entry.path not in named and entry.mtime.timestamp() < limit
         ]
+
+    def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
+        """Yield the remaining snapshots. Unnamed files are those of none of them, so each of them stays readable."""
+        for entry in self.history():
+            yield TableVersion(entry.version, entry.timestamp_ms, readable=True, stays=True)
 
     def data_file(self, file: ParquetFile) -> DataFile:
         """Return a file as manifests describe it."""

@@ -9,14 +9,14 @@ both are there after a crash, or neither. A transaction may carry *info*, JSON o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-__all__ = ["CommitConflict", "LakeTable", "ParquetFile", "TableTransaction", "TransactionData"]
+__all__ = ["CommitConflict", "LakeTable", "ParquetFile", "TableTransaction", "TableVersion", "TransactionData"]
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
@@ -57,6 +57,21 @@ class TableTransaction(msgspec.Struct, frozen=True):
     version: int
     timestamp_ms: int
     info: Mapping[str, Any]
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """A version that the table still knows.
+
+    Attributes:
+        timestamp_ms: when it was made; None: unknown.
+        readable: all its files are there.
+        stays: also if the files in question go.
+    """
+
+    version: int
+    timestamp_ms: int | None
+    readable: bool
+    stays: bool
 
 
 class CommitConflict(Exception):
@@ -132,3 +147,6 @@ class LakeTable(Protocol):
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return files below the lake, older than *hours*, that this version and its younger ancestors do not name."""
+
+    def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
+        """Yield the versions, newest first, with what can be read of them now, and what without the files *going*."""

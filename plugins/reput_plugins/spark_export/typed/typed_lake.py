@@ -19,7 +19,7 @@ from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.typed.evolution import merged_schema
 
-__all__ = ["TypedLake"]
+__all__ = ["TypedLake", "is_typed"]
 
 TABLE_SETTING = "reput.typed"
 CLUSTER_SETTING = "reput.cluster_by"
@@ -80,3 +80,8 @@ class TypedLake(Lake):
         if not merged.equals(kept):
             table.add_fields(merged)
         return table
+
+
+def is_typed(table: LakeTable) -> bool:
+    """Return whether a table of reput's is a typed one, or the dead letters of one, and not that of the log."""
+    return TABLE_SETTING in table.properties()
