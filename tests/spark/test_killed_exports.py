@@ -126,6 +126,32 @@ def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeat
         assert offsets_in(lake / f"{topic}.dead_letters") == [log.offsets[number] for number in mine if not number % 10]
 
 
+def test_an_exporter_of_a_keyed_table_that_is_killed_at_any_time_has_the_newest_row_of_each_key(tmp_path: Path):
+    """As a dictionary that took each message in the order of the log; every ninth message removes its key."""
+    log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
+    expected: dict[int, int] = {}
+    times = random.Random(7)
+    for number in range(900):
+        key = times.randrange(120)
+        body = b"" if number % 9 == 0 else b'{"id": %d, "number": %d}' % (key, number)
+        log.append(body, properties=b"KEYS\x01%d\x02" % key, store_timestamp=START_MS + number)
+        if body:
+            expected[key] = number
+        else:
+            expected.pop(key, None)
+    log.save()
+    keyed = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
+    store, lake = str(log.store), tmp_path / "lake"
+    for _ in range(3):
+        with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 8192):
+            time.sleep(times.uniform(0, 0.7))
+    with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 32768) as last:
+        last.join(SECONDS_MAX)
+        assert last.exitcode == 0
+    rows = DeltaTable(lake / "orders").to_pyarrow_table()
+    assert sorted(zip(rows["id"].to_pylist(), rows["number"].to_pylist(), strict=True)) == sorted(expected.items())
+
+
 @pytest.mark.spark
 def test_merging_that_is_killed_changes_no_row(spark: Any, tmp_path: Path):
     """In the middle, with some files written and none in the table; later it completes, and orphans are removed."""

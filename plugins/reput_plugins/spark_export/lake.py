@@ -27,7 +27,7 @@ from reput_plugins.spark_export.lakes.opening import create_table, find_table, o
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
 from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
-__all__ = ["Commit", "Lake", "is_foreign", "refuse_foreign", "tells_stores_apart"]
+__all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16
@@ -243,7 +243,7 @@ class Lake:
                 {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
             )
             try:
-                table.append(files, fitting(schema, table), transaction)
+                self.add_rows(table, files, fitting(schema, table), transaction)
                 break
             except CommitConflict as error:
                 now = self.committed(open_table(self.location))
@@ -254,6 +254,12 @@ class Lake:
                     raise self.refused(error) from None
         self.add_watermarks(open_table(self.location))
         return added
+
+    def add_rows(
+        self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData
+    ) -> None:
+        """Bring the rows of *files* into the table in one transaction."""
+        table.append(files, schema, transaction)
 
     def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
         """Return the marks of the log below *until*, of which *table* has those below *begin*."""
@@ -302,6 +308,9 @@ class Lake:
             table.append([], table.schema(), TransactionData(self.numbers(cursor, retired), self.marks_info(marks)))
         except CommitConflict as error:
             raise self.refused(error) from None
+
+    def refuse_cut(self, commit_log_offset: int) -> None:
+        """Refuse to give up what the log had from *commit_log_offset* on, where a table cannot; this one can."""
 
     def truncate(self, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor] = ()) -> None:
         """Delete the records that begin at or after the cursor's offset from the table, in one transaction.

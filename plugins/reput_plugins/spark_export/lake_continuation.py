@@ -309,6 +309,7 @@ def take_out(
         StoreError: an operator must accept that first.
     """
     at = cut.commit_log_offset
+    lake.refuse_cut(at)
     store = lake.rows_of(table)
     rows = count_rows(table, lake.columns, store, at)
     rows_kept = count_rows(table, lake.columns, store, 0, at)

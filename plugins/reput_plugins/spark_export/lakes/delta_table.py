@@ -43,7 +43,15 @@ from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
 if TYPE_CHECKING:
     from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = ["DeltaLakeTable", "create_delta_table", "open_delta_table"]
+__all__ = [
+    "REFUSED_COMMIT",
+    "DeltaLakeTable",
+    "create_delta_table",
+    "open_delta_table",
+    "properties_of",
+    "refusals",
+    "sql_name",
+]
 
 TRANSACTION_LINE = re.compile(rb'\s*\{\s*"txn"')
 PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."

@@ -16,7 +16,7 @@ import pyarrow.fs
 
 from reput_plugins.spark_export.lakes.lake_table import TableVersion
 
-__all__ = ["LOG", "VERSION_DIGITS", "all_files", "known_versions"]
+__all__ = ["LOG", "VERSION_DIGITS", "all_files", "changes_of", "known_versions"]
 
 LOG = "_delta_log"
 VERSION_DIGITS = 20

@@ -12,14 +12,16 @@ from reput.table import LogTable
 from reput_plugins.spark_export.typed.column_types import lake_schema_of
 from reput_plugins.spark_export.typed.field_schemas import fields_of_text, read_schema_file
 from reput_plugins.spark_export.typed.json_bodies import infer_json
+from reput_plugins.spark_export.typed.keyed_rows import DELETED
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_files import LOG_STRUCT, log_fields
-from reput_plugins.spark_export.typed.table_specs import INFER, TableSpec, is_registry
+from reput_plugins.spark_export.typed.table_specs import INFER, KEY_COLUMN, TableSpec, is_registry
 from reput_plugins.spark_export.typed.text_bodies import TEXT_SCHEMA
 
 __all__ = ["resolve"]
 
 SAMPLE_BODIES = 1000
+KEY_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
 NESTED = (pa.types.is_struct, pa.types.is_list, pa.types.is_map)
 
 
@@ -37,11 +39,22 @@ def resolve(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int, 
     found = resolved(spec, kept, log, begin, until)
     refuse_for_format(found)
     taken = {field.name.lower() for field in log_fields(spec)}
+    if spec.key_columns:
+        taken.add(DELETED)
     for field in found.schema:
         if field.name.lower() in taken:
             advice = "Choose a prefix for the log's columns." if field.name == LOG_STRUCT else "Choose another prefix."
             raise ConfigError(
                 f"a field has the name of one of the log's columns: table={spec.name} column={field.name}", advice
+            )
+    for name in (name for name in spec.key_columns if name != KEY_COLUMN):
+        at = found.schema.get_field_index(name)
+        kind = None if at < 0 else found.schema.field(at).type
+        if kind is None or not any(test(kind) for test in KEY_TYPES):
+            raise ConfigError(
+                f"a key consists of columns of whole numbers, texts or dates: table={spec.name} key={name} "
+                f"type={'none' if kind is None else kind}",
+                f"Columns are: {', '.join(found.schema.names)}.",
             )
     names = [*found.schema.names, *(field.name for field in log_fields(spec))]
     for key in ("partition_by", "cluster_by"):

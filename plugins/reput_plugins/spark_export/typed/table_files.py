@@ -22,8 +22,9 @@ from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, P
 from reput_plugins.spark_export.typed.body_decoders import make_decoder
 from reput_plugins.spark_export.typed.column_types import conform
 from reput_plugins.spark_export.typed.decoding import Decoded
+from reput_plugins.spark_export.typed.keyed_rows import DELETED, refuse_null_keys, tombstones
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
-from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
+from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, KEY_COLUMN, TableSpec
 
 __all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "log_columns", "log_fields", "write_tables"]
 
@@ -90,6 +91,8 @@ def log_fields(spec: TableSpec) -> list[pa.Field]:
         found = [pa.field(LOG_STRUCT, pa.struct(found))]
     else:
         found = [field.with_name(spec.prefix + field.name) for field in found]
+    if KEY_COLUMN in spec.key_columns:
+        found.append(pa.field(KEY_COLUMN, pa.string()))
     return [*found, pa.field(DATE_COLUMN, DATE_TYPE)]
 
 
@@ -97,7 +100,8 @@ def layout_of(spec: TableSpec) -> FileLayout:
     """Return how the rows of a table lie in its files."""
     before = f"{LOG_STRUCT}." if spec.prefix is None else spec.prefix
     return FileLayout(
-        partition_columns=spec.partition_by,
+        # The driver puts the rows of a keyed table into their partitions.
+        partition_columns=() if spec.key_columns else spec.partition_by,
         dictionary=tuple(before + name for name in REPEATED),
         statistics=(*(before + name for name in NUMBERS), *spec.cluster_by),
         store_time=f"{before}storeTimestamp",
@@ -143,7 +147,8 @@ class TableFiles:
         self.decoder = make_decoder(plan.table)
         self.batch_rows = options.batch_rows
         self.row_filter = RowFilter(topics=frozenset(spec.all_topics))
-        needed = dict.fromkeys((*DEAD_LOG_COLUMNS, *spec.log_columns, *(["tags"] if spec.tags else []), "body"))
+        more = [*(["tags"] if spec.tags else []), *(["keys"] if spec.key_columns else []), "body"]
+        needed = dict.fromkeys((*DEAD_LOG_COLUMNS, *spec.log_columns, *more))
         self.records = BatchDecoder(msgspec.structs.replace(options.row_format, columns=tuple(needed)))
         self.rows = PartitionWriters(plan.location, file_name, layout_of(spec))
         self.dead = PartitionWriters(plan.dead_location, file_name, DEAD_LAYOUT)
@@ -160,12 +165,24 @@ class TableFiles:
         tags = self.spec.wanted_tags
         if tags is not None:
             batch = batch.filter(pc.is_in(batch["tags"], pa.array(tags, pa.string())))
+        if self.spec.key_columns:
+            empty = pc.equal(pc.binary_length(batch["body"]), 0)
+            gone = batch.filter(empty)
+            if gone.num_rows:
+                self.add_decoded(gone, tombstones(gone["keys"], self.spec, self.plan.rows), deleted=True)
+            batch = batch.filter(pc.invert(empty))
         if batch.num_rows:
             decoded = self.decoder.decode(batch["body"])
-            if decoded.refused:
-                self.add_dead(batch, decoded.refused)
-            if len(decoded.kept):
-                self.add_rows(batch, decoded)
+            if self.spec.key_columns:
+                decoded = refuse_null_keys(decoded, batch["keys"], self.spec)
+            self.add_decoded(batch, decoded)
+
+    def add_decoded(self, batch: pa.RecordBatch, decoded: Decoded, deleted: bool = False) -> None:
+        """Write the bodies of one batch; *deleted*: they are empty and remove the rows of their keys."""
+        if decoded.refused:
+            self.add_dead(batch, decoded.refused)
+        if len(decoded.kept):
+            self.add_rows(batch, decoded, deleted)
 
     def add_dead(self, batch: pa.RecordBatch, refused: list[tuple[int, str]]) -> None:
         """Write the bodies that do not fit."""
@@ -179,7 +196,7 @@ class TableFiles:
         ]
         self.add_partitions(self.dead, pa.table(arrays, schema=DEAD_SCHEMA), (DATE_COLUMN,))
 
-    def add_rows(self, batch: pa.RecordBatch, decoded: Decoded) -> None:
+    def add_rows(self, batch: pa.RecordBatch, decoded: Decoded, deleted: bool) -> None:
         """Write the columns of the bodies that fit, beside those of the log."""
         found = batch if len(decoded.kept) == batch.num_rows else batch.take(pa.array(decoded.kept))
         of_log = [found[name] for name in self.spec.log_columns]
@@ -187,9 +204,15 @@ class TableFiles:
         fields = log_fields(self.spec)
         if self.spec.prefix is None:
             of_log = [pa.StructArray.from_arrays(of_log, fields=list(fields[0].type))]
+        if KEY_COLUMN in self.spec.key_columns:
+            of_log.append(found["keys"])
         columns = [*conform(decoded.rows, self.plan.rows).columns, *of_log, days_of(found["storeTimestamp"])]
         table = pa.table(columns, schema=pa.schema([*self.plan.rows, *fields]))
-        self.add_partitions(self.rows, table, self.spec.partition_by)
+        if self.spec.key_columns:
+            table = table.append_column(DELETED, pa.repeat(pa.scalar(deleted), table.num_rows))
+            self.add_partitions(self.rows, table, ())
+        else:
+            self.add_partitions(self.rows, table, self.spec.partition_by)
 
     def add_partitions(self, writers: PartitionWriters, table: pa.Table, columns: tuple[str, ...]) -> None:
         """Write rows to the files of their partitions."""

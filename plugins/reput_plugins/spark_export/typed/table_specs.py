@@ -21,7 +21,7 @@ import msgspec
 
 from reput.errors import ConfigError
 
-__all__ = ["DEAD_LETTERS_SUFFIX", "INFER", "LOG_COLUMNS", "TableSpec", "is_registry", "load_tables"]
+__all__ = ["DEAD_LETTERS_SUFFIX", "INFER", "KEY_COLUMN", "LOG_COLUMNS", "TableSpec", "is_registry", "load_tables"]
 
 INFER = "infer"
 DEAD_LETTERS_SUFFIX = ".dead_letters"
@@ -29,6 +29,9 @@ TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 TAGS = re.compile(r"\s*[^|\s]+(\s*\|\|\s*[^|\s]+)*\s*")
 PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DATE_COLUMN = "_date"
+# In place of key columns: the message's KEYS property, which is then a column of its own.
+KEYS = "keys"
+KEY_COLUMN = "_key"
 
 # Without these a table could not be continued: they name the record, and are the marks of the log.
 NEEDED_LOG_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "bodyCRC", "storeTimestamp")
@@ -65,7 +68,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "single_object": Avro's mark and the schema's fingerprint. None: "confluent" with a registry, else "none".
         delimiter: between the values of a CSV record.
         tags: only messages with one of these tags, as ``a || b``.
-        mode: "append": a row per message.
+        mode: "append": a row per message; "upsert": the newest row of each key, an empty body removes it.
+        key: for "upsert": columns of the bodies; or "keys": the message's KEYS property, which is the column ``_key``.
         columns: the log's own columns; those that name the record are always there.
         prefix: None: the log's columns are the fields of one struct column ``_log``; else columns with this prefix.
         partition_by: columns of the table; ``_date`` is the day of the store time in UTC.
@@ -83,7 +87,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     framing: Literal["none", "confluent", "single_object"] | None = None
     delimiter: str = ","
     tags: str | None = None
-    mode: Literal["append"] = "append"
+    mode: Literal["append", "upsert"] = "append"
+    key: tuple[str, ...] | Literal["keys"] = ()
     columns: tuple[str, ...] = DEFAULT_LOG_COLUMNS
     prefix: str | None = None
     partition_by: tuple[str, ...] = (DATE_COLUMN,)
@@ -106,6 +111,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.refuse("schema", self.schema, "A registry has schemas of Avro, protobuf and JSON.")
         if self.message is not None and self.format != "protobuf":
             self.refuse("message", self.message, "Only protobuf has it.")
+        if bool(self.key) != (self.mode == "upsert"):
+            self.refuse("key", self.key or None, 'mode = "upsert" has key = ["…"] or key = "keys", others have none.')
         if len(self.delimiter) != 1:
             self.refuse("delimiter", self.delimiter, "One character.")
         if self.tags is not None and not TAGS.fullmatch(self.tags):
@@ -134,6 +141,11 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """The log's columns of the table, in the order of the log."""
         asked = {*self.columns, *NEEDED_LOG_COLUMNS}
         return tuple(name for name in LOG_COLUMNS if name in asked)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key, none for a row per message."""
+        return (KEY_COLUMN,) if self.key == KEYS else tuple(self.key)
 
     @property
     def wanted_tags(self) -> tuple[str, ...] | None:
@@ -194,8 +206,10 @@ def spec_of(name: str, keys: Any) -> TableSpec:
                 f"a table has an unknown key: table={name} {key}={keys[key]!r}",
                 f"Keys are: {', '.join(sorted(known))}.",
             )
+    # The rows of a key would move from day to day.
+    places: dict[str, Any] = {"partition_by": ()} if keys.get("mode") == "upsert" else {}
     try:
-        return msgspec.convert({"name": name, **keys}, TableSpec)
+        return msgspec.convert({"name": name, **places, **keys}, TableSpec)
     except msgspec.ValidationError as error:
         raise ConfigError(f"a typed table cannot be made so: table={name} error={error}") from None
 

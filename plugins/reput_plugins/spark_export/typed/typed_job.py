@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTables", "TableReport", "open_tables"]
 
+# The driver merges the changes of so much of the log at once, in memory.
+KEYED_BYTES_MAX = 256 << 20
 RunJob = Callable[[TypedPlan, int, int], None]
 
 
@@ -125,14 +127,14 @@ class OpenTables:
         for table, begin in zip(self.tables, self.ends(), strict=True):
             table.create(self.log, begin, until)
 
-    def export(self, until: int, run: RunJob, bytes_max: int | None = None) -> None:
-        """Bring every table up to *until*, in steps of at most *bytes_max* of the log."""
+    def export(self, until: int, run: RunJob) -> None:
+        """Bring every table up to *until*."""
         while (begin := self.begin) < until:
             ends = self.ends()
             end = min([until, *(other for other in ends if other > begin)])
-            if bytes_max is not None and end - begin > bytes_max:
-                end = self.log.next_record(begin + bytes_max, end)
             behind = [table for table, at in zip(self.tables, ends, strict=True) if at == begin]
+            if any(table.spec.key_columns for table in behind) and end - begin > KEYED_BYTES_MAX:
+                end = self.log.next_record(begin + KEYED_BYTES_MAX, end)
             plans = tuple(table.plan for table in behind if table.plan is not None)
             topics = frozenset(topic for plan in plans for topic in plan.spec.all_topics)
             row_filter = msgspec.structs.replace(self.options.row_filter, topics=topics)

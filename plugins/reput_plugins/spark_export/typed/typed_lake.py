@@ -23,6 +23,7 @@ __all__ = ["TypedLake", "is_typed"]
 
 TABLE_SETTING = "reput.typed"
 CLUSTER_SETTING = "reput.cluster_by"
+KEY_SETTING = "reput.key"
 
 
 class TypedLake(Lake):
@@ -31,6 +32,7 @@ class TypedLake(Lake):
     Attributes:
         kind: format of the bodies, or "dead_letters"; a table keeps it.
         cluster_by: columns by which the rows of a file are sorted.
+        key: columns of which the table has each value once; none: a row per message.
     """
 
     has_watermarks = False
@@ -46,16 +48,19 @@ class TypedLake(Lake):
         columns: LogColumns,
         partition_columns: tuple[str, ...],
         cluster_by: tuple[str, ...] = (),
+        key: tuple[str, ...] = (),
     ) -> None:
         super().__init__(
             location, export_name, epochs, store_name, partition_columns=partition_columns, columns=columns
         )
         self.kind = kind
         self.cluster_by = cluster_by
+        self.key = key
 
     def settings(self) -> dict[str, str]:
         """Return the properties by which the table is known again."""
-        return {TABLE_SETTING: self.kind, CLUSTER_SETTING: ",".join(self.cluster_by)}
+        kept = {TABLE_SETTING: self.kind, CLUSTER_SETTING: ",".join(self.cluster_by)}
+        return {**kept, KEY_SETTING: ",".join(self.key)} if self.key else kept
 
     def refuse_another(self, table: LakeTable, topics: Sequence[str] | None) -> None:
         """Refuse a table that is not typed, or holds another format, other topics or other partitions."""
@@ -65,6 +70,13 @@ class TypedLake(Lake):
             raise ConfigError(
                 f"the table holds something else: lake={self.location.address} kept={kept or 'the log'} "
                 f"asked={self.kind}",
+                "Name a separate table.",
+            )
+        key = table.properties().get(KEY_SETTING, "")
+        if key != ",".join(self.key):
+            raise ConfigError(
+                f"the table has another key: lake={self.location.address} kept={key or 'none'} "
+                f"asked={','.join(self.key) or 'none'}",
                 "Name a separate table.",
             )
 

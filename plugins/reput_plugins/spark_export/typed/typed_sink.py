@@ -24,6 +24,7 @@ from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lake_sink import Batches, contiguous, remove_unnamed
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.typed.keyed_lake import KeyedLake
 from reput_plugins.spark_export.typed.table_files import TablePlan, log_columns, write_tables
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
 from reput_plugins.spark_export.typed.typed_lake import TypedLake
@@ -96,7 +97,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
             of_rows = [file for task in written for file in task.files[number][0]]
             of_dead = [file for task in written for file in task.files[number][1]]
             self.commit(dead, plan.dead_location, plan.dead_store_id, bounds, of_dead, damage)
-            self.commit(rows, plan.location, plan.store_id, bounds, of_rows, damage)
+            self.commit(rows, plan.location, plan.store_id, bounds, of_rows, damage, bool(plan.spec.key_columns))
 
     def commit(
         self,
@@ -106,6 +107,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
         bounds: tuple[int, int],
         files: Sequence[ParquetFile],
         damage: Sequence[BadRange],
+        keyed: bool = False,
     ) -> Commit | None:
         """Commit the files of one table; remove them if they do not become part of it."""
         store = Path(self.store)
@@ -122,7 +124,8 @@ class TypedPlan(msgspec.Struct, frozen=True):
                     segments=Segments(store / "commitlog"),
                 )
         finally:
-            if added is None:
+            if added is None or keyed:
+                # A merge has written the rows into files of the table's own.
                 remove_unnamed(location, [file.path for file in files])
         return added
 
@@ -137,11 +140,12 @@ class TypedPlan(msgspec.Struct, frozen=True):
 def lakes_of(spec: TableSpec) -> tuple[MakeLake, MakeLake]:
     """Return what makes the table of *spec*, and that of its dead letters."""
     rows = functools.partial(
-        TypedLake,
+        KeyedLake if spec.key_columns else TypedLake,
         kind=spec.format,
         columns=log_columns(spec),
         partition_columns=spec.partition_by,
         cluster_by=spec.cluster_by,
+        key=spec.key_columns,
     )
     dead = functools.partial(TypedLake, kind=DEAD_KIND, columns=LogColumns(), partition_columns=(DATE_COLUMN,))
     return rows, dead

@@ -1,0 +1,57 @@
+"""KeyedLake: a typed table that keeps the newest row of each key, with the exactness of the other tables.
+
+One transaction brings a range of the log into the table, and records its end. The range begins where the table ends, so
+each of its changes is newer than the table's row of that key, and replaces it without a comparison. Keys are those of
+one store: rows of several stores in one table have no common order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from reput.errors import StoreError
+from reput_plugins.spark_export.lake import OFFSET_COLUMN
+from reput_plugins.spark_export.lakes.delta_merging import merge_rows
+from reput_plugins.spark_export.lakes.delta_table import DeltaLakeTable
+from reput_plugins.spark_export.lakes.lake_table import LakeTable, ParquetFile, TransactionData
+from reput_plugins.spark_export.parquet_files import STORE_COLUMN
+from reput_plugins.spark_export.typed.column_types import conform
+from reput_plugins.spark_export.typed.keyed_rows import DELETED, newest_changes, read_changes
+from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX
+from reput_plugins.spark_export.typed.typed_lake import TypedLake
+
+__all__ = ["KeyedLake"]
+
+
+class KeyedLake(TypedLake):
+    """One export of one store into one table with a key."""
+
+    def add_rows(
+        self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData
+    ) -> None:
+        """Merge the changes in *files* into the table."""
+        if not files:
+            table.append([], schema, transaction)
+            return
+        assert isinstance(table, DeltaLakeTable)
+        changes = read_changes(self.location, [file.path for file in files])
+        rows = newest_changes(changes, self.key, self.columns.name(OFFSET_COLUMN))
+        # A column that the body has no more is null in the new row; a merge would keep the old value.
+        whole = conform(rows, pa.schema([*table.schema(), pa.field(DELETED, pa.bool_())]))
+        merge_rows(table, whole, self.key, {self.columns.name(STORE_COLUMN): self.store_name}, DELETED, transaction)
+
+    def refuse_cut(self, commit_log_offset: int) -> None:
+        """Refuse every cut: what the records behind it had replaced or removed is gone from the table.
+
+        Raises:
+            StoreError: always.
+        """
+        folder = self.location.address
+        raise StoreError(
+            f"the log was cut below what the table holds, and a table with a key cannot go back: "
+            f"cut_at={commit_log_offset} lake={folder} key={','.join(self.key)}",
+            f"Move {folder} and {folder}{DEAD_LETTERS_SUFFIX} away and export again: the table is made anew from the "
+            "log. Rows whose records retention has removed are then in the old one only.",
+        )
