@@ -194,6 +194,24 @@ def test_of_two_exporters_one_is_refused(log: WrittenLog, tmp_path: Path):
     assert [row["id"] for row in orders(tmp_path / "lake")] == [1]
 
 
+def test_each_store_has_rows_of_its_own(log: WrittenLog, tmp_path: Path):
+    """Their messages have no common order, so a store neither replaces nor removes another's row."""
+    lake, given = tmp_path / "lake", tables(tmp_path)
+    put(log, {"id": 1, "amount": 1})
+    log.save()
+    export(log.store, lake, tables=given, store_id="a")
+    other = WrittenLog(tmp_path / "other", segment_size=1 << 16)
+    put(other, {"id": 1, "amount": 2})
+    put(other, {"id": 2, "amount": 3})
+    put(other, None, "2")
+    other.save()
+    export(other.store, lake, tables=given, store_id="b")
+    put(log, None, "1")
+    log.save()
+    export(log.store, lake, tables=given, store_id="a")
+    assert [(row["_log"]["store"], row["id"], row["amount"]) for row in orders(lake)] == [("b", 1, 2.0)]
+
+
 def test_a_cut_log_is_refused_with_the_way_out(log: WrittenLog, tmp_path: Path):
     """The replaced rows cannot come back, so nothing is changed until the operator moves the table away."""
     lake, given = tmp_path / "lake", tables(tmp_path)

@@ -37,7 +37,7 @@ BODIES = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, with the schema files that the page names."""
-    for name in ("orders.schema.json", "readings.json"):
+    for name in ("orders.schema.json", "readings.json", "customers.json"):
         (tmp_path / name).write_text(json.dumps(FIELDS))
     (tmp_path / "payments.avsc").write_text(json.dumps(AVRO_SCHEMA))
     (tmp_path / "events.proto").write_text(PROTO_SCHEMA)
