@@ -91,6 +91,9 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
         assert last.exitcode == 0
     found = offsets_by_reader(Path(lake))
     assert found == dict.fromkeys(found, log.offsets)
+    if lake_format == "iceberg":
+        # The check of a lake, and its watermarks, are those of Delta tables.
+        return
     report = check_lake(store, lake)
     assert report.ok
     assert report.views["lake"].state == "equal"
