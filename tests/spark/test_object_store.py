@@ -30,6 +30,7 @@ from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
+from spark.exporting import without_spark
 from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.processes
@@ -137,6 +138,25 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     cut = Lake(location, "export", epochs.begin(ends[25], 0))
     cut.truncate(Cursor(epochs.store_id, cut.epochs.epoch, ends[25], 0), [])
     assert offsets_of(location) == log.offsets[:25]
+
+
+def test_a_typed_table_with_a_key_is_merged_in_an_object_store(storage_options: dict[str, str], tmp_path: Path):
+    """The files by which workers hand over changes are read there, and gone afterwards."""
+    log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
+    keyed = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
+    with without_spark():
+        for number in range(3):
+            for key in range(5):
+                body = b"" if key == number else b'{"id": %d, "number": %d}' % (key, number)
+                log.append(body, properties=b"KEYS\x01%d\x02" % key)
+            log.save()
+            tables = {"tables": {"keyed": keyed}}
+            export(log.store, "s3://lakes/typed", tables=tables, storage_options=storage_options)
+    location = LakeLocation.of("s3://lakes/typed/keyed", storage_options)
+    rows = open_table(location).dataset().to_table()
+    found = zip(rows["id"].to_pylist(), rows["number"].to_pylist(), strict=True)
+    assert sorted(found) == [(0, 2), (1, 2), (3, 2), (4, 2)]
+    assert not [name for name in names_in(location) if name.startswith("0")]
 
 
 def test_an_iceberg_table_lies_in_an_object_store(
