@@ -47,6 +47,18 @@ class Served:
         """Return the broker's process."""
         return json.loads((self.store / "reput" / "broker.json").read_text())["pid"]
 
+    def next_broker(self) -> int:
+        """Return the process that takes the place of the broker's, as soon as it has begun."""
+        children, former = Path(f"/proc/{self.pid}/task/{self.pid}/children"), str(self.broker_pid())
+        found: list[str] = []
+
+        def has_begun() -> bool:
+            found[:] = children.read_text().split()
+            return bool(found) and found != [former]
+
+        wait_until(has_begun)
+        return int(found[0])
+
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"", *, port: int | None = None) -> RemotingCommand:
         """Return the answer to one request, over a connection of its own."""
         with socket.create_connection(("127.0.0.1", port or self.port), timeout=LIMIT_S) as connection:
@@ -159,6 +171,17 @@ def test_a_broker_that_is_killed_is_started_again(served):
         wait_until(lambda gone=broker: served.broker_pid() != gone)
     assert served.end() == 0
     assert bodies(served.store) == acknowledged
+
+
+def test_sighup_does_not_end_a_broker_that_starts(served):
+    """It looks for changed configuration once it can, whenever the signal comes."""
+    os.kill(served.broker_pid(), signal.SIGKILL)
+    following = served.next_broker()
+    os.kill(served.pid, signal.SIGHUP)
+    os.kill(following, signal.SIGHUP)
+    assert served.send(b"one").code == 0
+    assert served.broker_pid() == following
+    assert served.end() == 0
 
 
 def test_without_its_keeper_a_broker_drains_and_ends(served):

@@ -112,6 +112,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
     loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")
