@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,18 @@ class Served:
     def broker_pid(self) -> int:
         """Return the broker's process."""
         return json.loads((self.store / "reput" / "broker.json").read_text())["pid"]
+
+    def next_broker(self) -> int:
+        """Return the process that takes the place of the broker's, as soon as it has begun."""
+        children, former = Path(f"/proc/{self.pid}/task/{self.pid}/children"), str(self.broker_pid())
+        found: list[str] = []
+
+        def has_begun() -> bool:
+            found[:] = children.read_text().split()
+            return bool(found) and found != [former]
+
+        wait_until(has_begun)
+        return int(found[0])
 
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"", *, port: int | None = None) -> RemotingCommand:
         """Return the answer to one request, over a connection of its own."""
@@ -81,6 +95,26 @@ def served(tmp_path):
         yield found
 
 
+@contextlib.contextmanager
+def unheard(store: Path, stdout: int) -> Iterator[subprocess.Popen[str]]:
+    """Serve *store* with this descriptor as stdout, and wait until clients can connect."""
+    ports = ("--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0")
+    process = subprocess.Popen([REPUT, "serve", store, *ports], stdout=stdout, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until((store / "reput" / "broker.json").exists)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Stop it, and return its exit code and what it complained about."""
+    process.terminate()
+    _, errors = process.communicate(timeout=LIMIT_S)
+    return process.returncode, "".join(line for line in errors.splitlines(True) if " INFO " not in line)
+
+
 def bodies(store: Path) -> list[bytes]:
     """Return the messages of the topic."""
     with reput.open(store, read_only=True) as opened:
@@ -98,6 +132,30 @@ def test_it_says_when_clients_can_connect_and_ends_cleanly(served):
     assert bodies(served.store) == [b"one"]
 
 
+def test_it_serves_and_ends_cleanly_though_its_stdout_is_closed(tmp_path):
+    """As in `reput serve STORE | head -0`: the line that says it is ready is lost, and nothing else."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with unheard(tmp_path / "store", writing) as process:
+        os.close(writing)
+        assert ended(process) == (0, "")
+
+
+def test_it_serves_and_ends_cleanly_though_its_stdout_takes_nothing(tmp_path):
+    """A pipe that is full and that no program reads keeps neither clients nor SIGTERM waiting."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for size in (4096, 1):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(size))
+    os.set_blocking(writing, True)
+    with unheard(tmp_path / "store", writing) as process:
+        assert ended(process) == (0, "")
+    os.close(reading)
+    os.close(writing)
+
+
 def test_a_broker_that_is_killed_is_started_again(served):
     """The sockets stay open meanwhile: a client that connects then waits. Nothing acknowledged is lost."""
     acknowledged = []
@@ -113,6 +171,17 @@ def test_a_broker_that_is_killed_is_started_again(served):
         wait_until(lambda gone=broker: served.broker_pid() != gone)
     assert served.end() == 0
     assert bodies(served.store) == acknowledged
+
+
+def test_sighup_does_not_end_a_broker_that_starts(served):
+    """It looks for changed configuration once it can, whenever the signal comes."""
+    os.kill(served.broker_pid(), signal.SIGKILL)
+    following = served.next_broker()
+    os.kill(served.pid, signal.SIGHUP)
+    os.kill(following, signal.SIGHUP)
+    assert served.send(b"one").code == 0
+    assert served.broker_pid() == following
+    assert served.end() == 0
 
 
 def test_without_its_keeper_a_broker_drains_and_ends(served):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -55,3 +57,34 @@ def test_a_follower_is_woken_by_a_put(tmp_path, kind):
         while thread.is_alive():
             writer.put(reput.Message("orders", b"one more"))
             thread.join(0.05)
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+def test_a_follower_ends_when_the_writer_is_killed(tmp_path, kind):
+    """It gets all that was put before, and does not wait for ever in the memory of a writer that has gone."""
+    program = f"""
+import reput
+store = reput.open({str(tmp_path / "store")!r}, dispatchers=["consume_queue"])
+store.put(reput.Message("orders", b"one"))
+print("put", flush=True)
+input()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"put\n"
+        with reput.open(tmp_path / "store", read_only=True) as reader:
+            bodies: list[bytes] = []
+
+            def follow() -> None:
+                bodies.extend(record.body for record in reader.records(follow=True))
+
+            async def afollow() -> None:
+                bodies.extend([record.body async for record in reader.arecords(follow=True)])
+
+            thread = threading.Thread(target=follow if kind == "thread" else lambda: asyncio.run(afollow()))
+            thread.start()
+            process.kill()
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+            assert bodies == [b"one"]

@@ -10,6 +10,7 @@ This module loads nothing heavy, because the command line begins with it.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -40,12 +41,15 @@ def start_process() -> tuple[int, socket.socket]:
 
 
 def spawn() -> tuple[int, socket.socket]:
-    """Start the process, in a session of its own: Ctrl-C reaches the keeper, which lets the broker drain."""
+    """Start the process, in a session of its own: Ctrl-C reaches the keeper, which lets the broker drain.
+
+    SIGHUP is blocked in it until it can look for changed configuration: it would end the process before.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         theirs.set_inheritable(True)
         command = role_command("broker", str(theirs.fileno()), path=sys.path, main=MAIN)
-        return os.posix_spawn(command[0], command, os.environ, setsid=True, setsigmask=()), ours
+        return os.posix_spawn(command[0], command, os.environ, setsid=True, setsigmask={signal.SIGHUP}), ours
 
 
 def is_open(descriptor: int) -> bool:

@@ -122,7 +122,9 @@ class Keeper:
 
     def wait_until_ready(self) -> ReputError | None:
         """Wait until clients can connect; return why they cannot."""
-        with os.fdopen(self.started.report, "rb") as report:
+        line = b""
+        # Reset: the process died before it had read its options.
+        with os.fdopen(self.started.report, "rb") as report, contextlib.suppress(ConnectionResetError):
             line = report.readline()
         if not line:
             return BrokerError(

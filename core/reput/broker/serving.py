@@ -38,6 +38,7 @@ __all__ = ["serve"]
 # Each connection takes one, each open file of the store another.
 DESCRIPTORS_WANTED = 1 << 16
 BROKER_MODULE = "reput.broker.broker"
+STDOUT = 1
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
     loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")
@@ -121,9 +123,11 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     # All objects made so far live as long as the broker: spare the collector from visiting them again and again.
     gc.collect()
     gc.freeze()
-    if options.announces:
-        announce(options)
+    # First the keeper: it would give up a broker that a person kills before it was ready.
     tell(report, Ready(os.getpid()))
+    if options.announces:
+        # A pipe that is full and that no program reads takes the line later, or never; clients are served meanwhile.
+        threading.Thread(target=announce, args=(options,), name="reput-ready", daemon=True).start()
     await stop.wait()
     logger.info("the broker stops: store=%s", engine.directory)
     await broker.drain()
@@ -137,10 +141,10 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
 def announce(options: ServeOptions) -> None:
     """Tell the person, or the program, that has started the keeper; not the keeper does, which loads its modules."""
     servers = options.name_server or ";".join(options.name_servers) or "none"
+    line = f"ready broker={options.broker} name_server={servers} pid={os.getppid()} store={options.store}\n"
+    # Not `print`: a line that a closed pipe refused would stay in its buffer, and fail the end of the process as well.
     with contextlib.suppress(OSError):
-        print(
-            f"ready broker={options.broker} name_server={servers} pid={os.getppid()} store={options.store}", flush=True
-        )
+        os.write(STDOUT, os.fsencode(line))
 
 
 def tell(report: int, message: Ready | Failed) -> None:

@@ -165,9 +165,10 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         """Yield the records of the log itself, in order, from the first one at or after *commit_log_offset*.
 
         Args:
-            follow: continue with later records until the store is closed. In the process that puts, a put wakes the
-                follower. In another process, a dispatcher wakes it with each batch that it takes in; while none runs,
-                it looks ten times a second at the end of the log in the writer's memory.
+            follow: continue with later records until the store is closed here, or its writer has closed it or was
+                killed. In the process that puts, a put wakes the follower. In another process, a dispatcher wakes it
+                with each batch that it takes in; while none runs, it looks ten times a second at the end of the log in
+                the writer's memory.
 
         Raises:
             DamagedStore: the bytes at the next offset are not a record.

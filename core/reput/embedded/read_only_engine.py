@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,7 @@ from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.state.identity import require_store
+from reput.store.state.store_lock import StoreLock, read_writer
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -33,6 +35,8 @@ T = TypeVar("T")
 
 # How often a follower looks at a live writer's position, if no dispatcher wakes it: none runs, or it is behind.
 LOOK_S = 0.1
+# How often it then looks whether the writer is still there: one that was killed says nothing.
+WRITER_LOOK_S = 1.0
 
 
 class ReadOnlyEngine(ReadingEngine):
@@ -53,6 +57,9 @@ class ReadOnlyEngine(ReadingEngine):
         self.settings = settings
         self.read_lock = threading.Lock()
         self.end = 0
+        # Before the connection: another writer that comes meanwhile is one too many rather than none.
+        self.writer = read_writer(directory)
+        self.writer_looked_at = time.monotonic()
         with tell_read_error(f"the store cannot be opened: store={directory}"):
             self.observed = connect_observer(directory)
             if self.observed is None:
@@ -130,7 +137,20 @@ class ReadOnlyEngine(ReadingEngine):
         if self.log_end() > end:
             return True
         header = self.observed.memory.header
-        return False if self.unless_closed(lambda: header.closed, True) else None
+        if self.unless_closed(lambda: header.closed, True):
+            return False
+        return False if self.writer_has_gone() and self.log_end() <= end else None
+
+    def writer_has_gone(self) -> bool:
+        """Tell whether the writer was killed, by a look at the store's lock once in a while."""
+        now = time.monotonic()
+        if now - self.writer_looked_at < WRITER_LOOK_S:
+            return False
+        if StoreLock.look(self.directory).held is False or read_writer(self.directory) != self.writer:
+            # The next follower looks at once.
+            return True
+        self.writer_looked_at = now
+        return False
 
     def unless_closed(self, look: Callable[[], T], otherwise: T) -> T:
         """Return what *look* finds in the writer's memory; *otherwise* if another thread closes the store meanwhile."""

@@ -172,13 +172,13 @@ class InlineGroup:
             if self.stop is not None and all(member.loop is None for member in self.members.values()):
                 return
             timeout = min([self.patience(member) for member in self.members.values()], default=0.1)
-            with self.ring.changed:
+            with self.ring.lock:
                 if self.ring.version == version:
                     self.ring.changed.wait(timeout)
 
     def thread_died(self, reason: str) -> None:
         """End all waits, since the thread has died. Its loops are lost."""
-        with self.ring.changed:
+        with self.ring.lock:
             self.death = reason
             self.ring.notify()
 
@@ -336,7 +336,7 @@ class InlineGroup:
         def reached() -> bool:
             return cell.progress is not None and cell.progress >= commit_log_offset
 
-        with self.ring.changed:
+        with self.ring.lock:
             self.ring.changed.wait_for(over, timeout)
         if reached():
             return
@@ -382,7 +382,7 @@ class InlineGroup:
     def tell(self, stop: StopMode) -> None:
         """Ask the thread to end."""
         self.stop = stop
-        with self.ring.changed:
+        with self.ring.lock:
             self.ring.notify()
 
     def join(self, seconds: float) -> bool:

@@ -32,6 +32,7 @@ class InlineRing:
     """The latest frames, for any number of readers. Has the interface of the ring of `reput.ring`.
 
     Attributes:
+        lock: held for each change.
         changed: notified at every publication and every change of progress.
         version: incremented with each notification, so that no thread misses a change.
     """
@@ -47,7 +48,10 @@ class InlineRing:
         self.epoch: int | None = epoch
         self.ordinal: int | None = ordinal
         self.closed = False
-        self.changed = threading.Condition()
+        # Taken by itself, not as `with changed`: a Condition is Python code, and Ctrl-C in a put, between its taking of
+        # the lock and the block, would leave it locked for good.
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.version = 0
         self.frames: deque[bytes] = deque()
         self.first = 0
@@ -55,7 +59,7 @@ class InlineRing:
 
     def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
         """Publish *frame* to all readers; drop the oldest frames beyond `capacity` bytes."""
-        with self.changed:
+        with self.lock:
             self.frames.append(frame)
             self.size += len(frame)
             while self.size > self.capacity:
@@ -66,13 +70,13 @@ class InlineRing:
             self.notify()
 
     def notify(self) -> None:
-        """Wake all waiting threads; the caller holds `changed`."""
+        """Wake all waiting threads; the caller holds `lock`."""
         self.version += 1
         self.changed.notify_all()
 
     def set_durable(self, durable: int) -> None:
         """Publish that the log is forced to disk up to *durable*."""
-        with self.changed:
+        with self.lock:
             self.durable = durable
             self.notify()
 
@@ -86,7 +90,7 @@ class InlineRing:
 
     def close(self) -> None:
         """Announce that no more frames follow."""
-        with self.changed:
+        with self.lock:
             self.closed = True
             self.notify()
 
@@ -108,7 +112,7 @@ class InlineReader:
 
     def join(self) -> InlineJoined:
         """Move to the current end."""
-        with self.ring.changed:
+        with self.ring.lock:
             self.position = self.ring.first + len(self.ring.frames)
             return InlineJoined(self.ring.appended or 0)
 
@@ -120,7 +124,7 @@ class InlineReader:
             RingClosed: all frames were read, and no more follow.
         """
         ring = self.ring
-        with ring.changed:
+        with ring.lock:
             index = self.position - ring.first
             if index < 0:
                 self.cell.lapped_count += 1
@@ -168,7 +172,7 @@ class InlineCell:
         return {name: counter.value for name, counter in self._counters.items()}
 
     def set_progress(self, commit_log_offset: int, ordinal: int | None) -> None:
-        with self.ring.changed:
+        with self.ring.lock:
             self.ordinal_dispatched = ordinal
             self.progress = commit_log_offset
             self.ring.notify()
@@ -212,7 +216,7 @@ class InlineCell:
     def set_state(self, state: State) -> None:
         """Change to *state*; the transition must be allowed."""
         check_transition(self.name, State(self.state or 0), state)
-        with self.ring.changed:
+        with self.ring.lock:
             self.state = state
             self.ring.notify()
 

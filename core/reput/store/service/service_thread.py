@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 
 from reput.store.service.threads import StartedThread, Threads
+from reput.store.service.wake import Wake
 
 __all__ = ["ServiceThread"]
 
@@ -25,7 +26,7 @@ class ServiceThread:
         self.threads = threads or Threads()
         self.thread: StartedThread | None = None
         self.stopping = False
-        self.wake = threading.Event()
+        self.wake = Wake()
 
     # Defined by each service.
 
