@@ -104,6 +104,16 @@ class Lake:
             ConfigError: the table is not a reput lake, keeps other topics, or has a column that does not fit.
             DispatcherError: it cannot be created.
         """
+        for _ in range(COMMITS_MAX):
+            try:
+                return self.create_once(schema, topics)
+            except CommitConflict as error:
+                # Another exporter has just created the table, or added columns.
+                conflict = error
+        raise self.refused(conflict)
+
+    def create_once(self, schema: pa.Schema, topics: Sequence[str] | None) -> LakeTable:
+        """Return the table as `create` does; raise `CommitConflict` if another exporter came first."""
         table = find_table(self.location)
         if table is None:
             selection = selection_text(topics)
