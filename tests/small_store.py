@@ -17,6 +17,7 @@ from reput.store.message_store import MessageStore
 from reput.store.record.message import Message
 from reput.store.record.record import decode_record
 from reput.store.recovery.log_walk import LogWalk
+from reput.store.writer.kernel_puts import kernel_puts
 from reput_hooks import Record
 
 __all__ = [
@@ -165,7 +166,11 @@ def open_store(
 
 def set_clock(writer: MessageStore, clock: Clock) -> None:
     """Replace the clock of an open store's writer, for record times and everything else that uses the clock."""
-    writer.clock = writer.appender.clock = clock
+    appender = writer.appender
+    writer.clock = appender.clock = clock
+    appender.now_ms = clock.now_ms
+    if appender.kernel is not None:
+        appender.kernel = kernel_puts(appender, appender.commit_log, clock)
 
 
 def drop(opened: MessageStore) -> None:

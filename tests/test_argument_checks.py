@@ -12,7 +12,6 @@ import pytest
 
 import reput
 from delivering import LIMIT_S
-from reput.consume.delivery.transaction_messages import TransactionState
 from reput.errors import ConfigError, NotAStore, ReputError, RequestRefused, StoreError, StoreReadOnly
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
@@ -121,8 +120,6 @@ def test_what_is_no_message_is_not_acknowledged(tmp_path, take):
     [
         (lambda t: t.commit(None), "this is not a half message: half=None"),
         (lambda t: t.rollback("x"), "this is not a half message: half='x'"),
-        (lambda t: t.end("g", None, 0, TransactionState.COMMIT), "commit_log_offset is not a whole number"),
-        (lambda t: t.end("g", 0.5, 0, TransactionState.COMMIT), "commit_log_offset=0.5"),
         (lambda t: t.on_check([], None), "producer_group is not text: producer_group=[]"),
         (lambda t: t.put_half("g", reput.Message("orders", b"", keys=3)), "keys=3"),
         (lambda t: t.put_half("g", reput.Message("orders", b"", properties=3)), "type=int"),
@@ -143,22 +140,22 @@ def test_a_wrong_argument_of_a_transaction_is_named_with_its_value(store, call, 
         (lambda a: a.topic_stats([]), "topic is not text: topic=[]"),
         (lambda a: a.delete_topic(None), "topic is not text: topic=None"),
         (lambda a: a.has_messages([]), "topic is not text: topic=[]"),
-        (lambda a: a.queue_range(b"x", 0), "topic is not text: topic=b'x'"),
-        (lambda a: a.queue_range("orders", "0"), "queue_id is not a whole number: queue_id='0'"),
-        (lambda a: a.store_timestamp("orders", 0, None), "queue_offset is not a whole number: queue_offset=None"),
+        (lambda a: a.set_offset("g", b"x", 0, 0), "topic is not text: topic=b'x'"),
+        (lambda a: a.set_offset("g", "orders", "0", 0), "queue_id is not a whole number: queue_id='0'"),
+        (lambda a: a.set_offset("g", "orders", 0, None), "queue_offset is not a whole number: queue_offset=None"),
         (lambda a: a.group_progress([]), "group is not text: group=[]"),
         (lambda a: a.delete_group([]), "group is not text: group=[]"),
         (lambda a: a.reset_offsets([], "orders", "earliest"), "group is not text: group=[]"),
         (
-            lambda a: a.topics.create_or_update(TopicConfig(topic_name="orders", read_queue_nums=None)),
+            lambda a: a.update_topic(TopicConfig(topic_name="orders", read_queue_nums=None)),
             "read_queue_nums is not a whole number: read_queue_nums=None",
         ),
         (
-            lambda a: a.topics.create_or_update(TopicConfig(topic_name="orders", perm="rw")),
+            lambda a: a.update_topic(TopicConfig(topic_name="orders", perm="rw")),
             "perm is not a whole number: perm='rw'",
         ),
         (
-            lambda a: a.groups.create_or_update(SubscriptionGroupConfig(group_name="g", retry_max_times=None)),
+            lambda a: a.update_group(SubscriptionGroupConfig(group_name="g", retry_max_times=None)),
             "retry_max_times is not a whole number: retry_max_times=None",
         ),
     ],

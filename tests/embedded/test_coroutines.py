@@ -10,7 +10,9 @@ import pytest
 
 import reput
 from delivering import wait_until
+from reput.closing_block import ClosingBlock
 from reput.embedded.opened_store import OpenedStore
+from reput.worker.running import RunsWorkers
 
 LIMIT_S = 60.0
 # Blocking calls with a twin, by name.
@@ -50,8 +52,9 @@ def test_every_coroutine_of_a_store_has_a_blocking_namesake():
     for owner, names in TWINS.items():
         coroutines = {
             name
-            for name, value in vars(owner).items()
-            if not name.startswith("_") and inspect.iscoroutinefunction(value)
+            for base in (ClosingBlock, RunsWorkers, owner)
+            for name, value in vars(base).items()
+            if issubclass(owner, base) and not name.startswith("_") and inspect.iscoroutinefunction(value)
         }
         twins = {"await_" + name.removeprefix("wait_") if name.startswith("wait_") else "a" + name for name in names}
         properties = {

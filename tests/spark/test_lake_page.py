@@ -17,7 +17,7 @@ from written_log import START_MS, WrittenLog
 pytest.importorskip("deltalake")
 
 PAGE = (ROOT / "docs" / "lake.md").read_text("utf-8")
-ICEBERG_SECTION = PAGE[PAGE.index("## In Iceberg's format") : PAGE.index("## Queries")]
+ICEBERG_SECTION = PAGE[PAGE.index("## As an Iceberg table") : PAGE.index("## Queries")]
 ICEBERG_QUERIES = re.findall(r"^```py\n(.*?)^```", ICEBERG_SECTION, re.M | re.S)
 QUERIES = dict(re.findall(r"^### (\w+)\n.*?^```py\n(.*?)^```", PAGE, re.M | re.S))
 DAY_MS = 86_400_000

@@ -90,6 +90,7 @@ class StoreEngine(ReadingEngine):
         self.consuming: ConsumeServices | None = None
         self.transacting_lock = threading.Lock()
         self.transacting: TransactionalMessageService | None = None
+        self.transaction_service: TransactionService | None = None
         self.transaction_reader: MessageReader | None = None
         try:
             self.views = StoreViews(directory, self.writer, mode, configuration, self.attach_publisher)
@@ -376,7 +377,10 @@ class StoreEngine(ReadingEngine):
         """The public methods of `transactional_messages`; the errors are the same."""
         from reput.consume.delivery.transaction_service import TransactionService
 
-        return TransactionService(self.transactional_messages)
+        service = self.transactional_messages
+        if self.transaction_service is None:
+            self.transaction_service = TransactionService(service)
+        return self.transaction_service
 
     @property
     def transactional_messages(self) -> TransactionalMessageService:

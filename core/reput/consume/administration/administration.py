@@ -260,6 +260,7 @@ class Administration:
         Raises:
             RequestRefused: group, topic or queue is unknown, or the queue does not have that offset.
         """
+        require_text("topic", topic)
         require_whole("queue_id", queue_id, None)
         require_whole("queue_offset", queue_offset, None)
         self.require_group(group)
