@@ -246,6 +246,22 @@ def test_csv_is_read_as_the_standard_library_writes_it(rows: list[tuple[int, str
     assert found.rows["name"].to_pylist() == [name for _, name in rows]
 
 
+def test_bad_csv_does_not_slow_the_good(monkeypatch: pytest.MonkeyPatch):
+    """The reader goes over the other records once, and a value beside bad ones fits as it does alone."""
+    schema = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("name", pa.string())])
+    bad = [b"", b"1", b"1,2", b"1,2,3,4", b"x,1,y", b"1.5,1,y", b"1,x1,y", b"1,1e,y", b"1,1,\xff"]
+    good = [b"1,2,x", b" 1 , 2 ,x", b",,", b"-1,1e-3,x", b'1,nan,"a,b"', b"1,.5,\r\n", b"0x1f,-inf,", b'"1","2","x\ny"']
+    bodies = [body for number in range(90) for body in (bad[number % len(bad)], good[number % len(good)])]
+    decoder, sizes = CsvBodies(schema, ","), []
+    attempt = decoder.attempt
+    alone = pa.concat_tables([decode(decoder, [body]).rows for body in bodies[1::2]])
+    monkeypatch.setattr(decoder, "attempt", lambda part: sizes.append(len(part)) or attempt(part))
+    found = decode(decoder, bodies)
+    assert [number for number, _ in found.refused] == list(range(0, 180, 2))
+    assert repr(found.rows.to_pylist()) == repr(alone.to_pylist())
+    assert sizes == [180, 90]
+
+
 def test_csv_that_is_not_one_record_is_refused():
     """With a reason that counts its values."""
     bad = [b"", b"1,x", b"1,x,2,3", b"x,y,1", b"1,a,1\n2,b,2", b'1,"a,1', b"\xff,a,1", b"1,a,1.255"]
