@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,24 @@ def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyP
     with pytest.raises(DispatcherError):
         export.lake.commit(SCHEMA, export.offset(20), export.offset(40), files)
     assert offsets_in(export.path) == export.log.offsets[:50]
+
+
+def test_exporters_that_create_or_extend_a_table_at_once_all_get_it(tmp_path: Path):
+    """Whoever comes second takes what is there, instead of failing with the library's conflict."""
+    narrow = pa.schema([field for field in SCHEMA if field.name not in ("flag", "sysFlag")])
+    wider = pa.schema([*narrow, SCHEMA.field("flag")])
+    for number in range(6):
+        lakes = [Lake(LakeLocation.of(tmp_path / f"{number}"), "export", Epochs(name, [])) for name in ("a", "b", "c")]
+        for schemas in ([narrow] * 3, [wider, SCHEMA, SCHEMA]):
+            together = threading.Barrier(3)
+
+            def create(lake: Lake, schema: pa.Schema, together: threading.Barrier = together) -> set[str]:
+                together.wait()
+                return set(lake.create(schema, None).schema().names)
+
+            with ThreadPoolExecutor(3) as threads:
+                for names, schema in zip(threads.map(create, lakes, schemas), schemas, strict=True):
+                    assert names >= set(schema.names)
 
 
 def test_a_new_epoch_goes_on_where_the_old_one_ended(export: Export):

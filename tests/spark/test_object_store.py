@@ -23,13 +23,14 @@ from reput.errors import ConfigError, DispatcherError
 from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions
 from reput_hooks import Cursor
-from reput_plugins.spark_export import export, vacuum_lake
+from reput_plugins.spark_export import check_lake, export, vacuum_lake
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
+from reput_plugins.spark_export.proof.watermarks import FOLDER
 from spark.exporting import without_spark
 from written_log import START_MS, WrittenLog
 
@@ -92,13 +93,11 @@ def offsets_of(location: LakeLocation) -> list[int]:
 
 
 def names_in(location: LakeLocation) -> set[str]:
-    """Return the existing Parquet files of the table, in a transaction or not."""
+    """Return the existing Parquet files of the rows, in a transaction or not."""
     import pyarrow.fs
 
     found = location.filesystem().get_file_info(pyarrow.fs.FileSelector("", recursive=True))
-    parquet = {entry.path for entry in found if entry.path.endswith(".parquet")}
-    # The watermarks beside the rows are a table of their own.
-    return {path for path in parquet if not path.startswith("_watermarks/")}
+    return {entry.path for entry in found if entry.path.endswith(".parquet") and not entry.path.startswith(FOLDER)}
 
 
 def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], log: WrittenLog):
@@ -151,12 +150,34 @@ def test_a_typed_table_with_a_key_is_merged_in_an_object_store(storage_options: 
                 log.append(body, properties=b"KEYS\x01%d\x02" % key)
             log.save()
             tables = {"tables": {"keyed": keyed}}
-            export(log.store, "s3://lakes/typed", tables=tables, storage_options=storage_options)
-    location = LakeLocation.of("s3://lakes/typed/keyed", storage_options)
+            export(log.store, "s3://lakes/keyed", tables=tables, storage_options=storage_options)
+    location = LakeLocation.of("s3://lakes/keyed/keyed", storage_options)
     rows = open_table(location).dataset().to_table()
     found = zip(rows["id"].to_pylist(), rows["number"].to_pylist(), strict=True)
     assert sorted(found) == [(0, 2), (1, 2), (3, 2), (4, 2)]
     assert not [name for name in names_in(location) if name.startswith("0")]
+
+
+def test_typed_tables_lie_in_an_object_store(storage_options: dict[str, str], log: WrittenLog):
+    """With their dead letters; the folder is no table of the log there either, and each run goes on."""
+    path = log.store.parent / "objects.json"
+    path.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}}')
+    objects = {"topic": "%RETRY%a|b", "format": "json", "schema": str(path)}
+    tables = {"tables": {"bodies": {"topic": "订单", "format": "text"}, "numbers": objects}}
+    given: dict[str, Any] = {"storage_options": storage_options}
+    with without_spark():
+        first = export(log.store, "s3://lakes/typed", tables=tables, until=log.offsets[20], **given)
+        second = export(log.store, "s3://lakes/typed", tables=tables, **given)
+        with pytest.raises(ConfigError, match=r"the folder holds typed tables: .* tables=bodies,numbers"):
+            export(log.store, "s3://lakes/typed", **given)
+        with pytest.raises(ConfigError, match="typed tables cannot be compared with the log"):
+            check_lake(log.store, "s3://lakes/typed", **given)
+    counts = [[(table.records, table.dead_letters) for table in report.tables] for report in (first, second)]
+    assert counts == [[(10, 0), (0, 10)], [(10, 0), (0, 10)]]
+    texts = open_table(LakeLocation.of("s3://lakes/typed/bodies", storage_options)).dataset().to_table()["text"]
+    assert sorted(texts.to_pylist()) == sorted(str(number) * 10 for number in range(1, 40, 2))
+    dead = open_table(LakeLocation.of("s3://lakes/typed/numbers.dead_letters", storage_options)).dataset()
+    assert dead.count_rows() == 20
 
 
 def test_an_iceberg_table_lies_in_an_object_store(

@@ -121,7 +121,7 @@ def export(
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import export_tables
 
-        refuse_beside_tables(topics, lake_format)
+        refuse_beside_tables(topics, lake_format, catalog or catalog_table)
         fields = export_tables(
             Path(store).absolute(),
             lake,
@@ -203,8 +203,8 @@ def export(
     )
 
 
-def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str) -> None:
-    """Refuse what typed tables do not take: a choice of topics, for they name their own, and another format than Delta.
+def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog: str | None) -> None:
+    """Refuse what typed tables do not take: a choice of topics, for they name their own, another format, a catalog.
 
     Raises:
         ConfigError: there is one.
@@ -215,6 +215,8 @@ def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str) -> None
         )
     if lake_format != "delta":
         raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave the format out.")
+    if catalog:
+        raise ConfigError(f"typed tables are in no catalog: catalog={catalog}", "Leave the catalog out.")
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:

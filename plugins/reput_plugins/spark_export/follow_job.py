@@ -101,7 +101,7 @@ def follow(
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import follow_tables
 
-        refuse_beside_tables(topics, lake_format)
+        refuse_beside_tables(topics, lake_format, catalog or catalog_table)
         for fields in follow_tables(
             Path(store).absolute(),
             lake,

@@ -24,8 +24,9 @@ from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, m
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STORE_COLUMN
-from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
+from reput_plugins.spark_export.options import EXPORT_NAME
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STATISTICS_COLUMNS, STORE_COLUMN
+from reput_plugins.spark_export.proof.watermarks import CUT_INFO, STATISTICS_SETTING, catch_up
 
 __all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "tells_stores_apart"]
 
@@ -103,15 +104,33 @@ class Lake:
             ConfigError: the table is not a reput lake, keeps other topics, or has a column that does not fit.
             DispatcherError: it cannot be created.
         """
+        for _ in range(COMMITS_MAX):
+            try:
+                return self.create_once(schema, topics)
+            except CommitConflict as error:
+                # Another exporter has just created the table, or added columns.
+                conflict = error
+        raise self.refused(conflict)
+
+    def create_once(self, schema: pa.Schema, topics: Sequence[str] | None) -> LakeTable:
+        """Return the table as `create` does; raise `CommitConflict` if another exporter came first."""
         table = find_table(self.location)
         if table is None:
             selection = selection_text(topics)
             settings = {FORMAT_SETTING: FORMAT_VERSION, **self.settings()}
+            if self.location.table_format == DELTA_FORMAT:
+                # Without it, the Delta library's Arrow dataset (for DuckDB and pyarrow) takes bounds that a file does
+                # not have for null ones, and a filter on a column without statistics finds no row.
+                settings[STATISTICS_SETTING] = ",".join(self.statistics())
             if selection is not None:
                 settings[SELECTION_SETTING] = selection
             table = create_table(self.location, schema, self.partition_columns, settings)
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
+
+    def statistics(self) -> Sequence[str]:
+        """Return the columns that have statistics, as a property of Delta tables names them."""
+        return STATISTICS_COLUMNS
 
     def settings(self) -> dict[str, str]:
         """Return further properties of a new table."""
@@ -170,6 +189,21 @@ class Lake:
         """Return the topics that the table keeps, None for all."""
         kept = table.properties().get(SELECTION_SETTING)
         return None if kept is None else kept.split(",")
+
+    def export_words(self, table: LakeTable) -> list[str]:
+        """Return the words of the command line by which `reput export` finds *table* again, after the store."""
+        location, words = self.location, [self.location.address, *self.name_words()]
+        if location.table_format != DELTA_FORMAT:
+            words += ["--lake-format", location.table_format]
+        for option, value in (("--catalog", location.catalog), ("--catalog-table", location.catalog_table)):
+            words += [] if value is None else [option, value]
+        for topic in self.kept_topics(table) or ():
+            words += ["--topic", topic]
+        return words
+
+    def name_words(self) -> list[str]:
+        """Return the words of the command line for the export's name."""
+        return [] if self.export_name == EXPORT_NAME else ["--name", self.export_name]
 
     def cursor(self, table: LakeTable) -> Cursor | None:
         """Return how far *table* holds the log, None if it holds nothing. The table does not know the store time."""

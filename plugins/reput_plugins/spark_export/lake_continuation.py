@@ -33,7 +33,7 @@ from reput_plugins.spark_export.lake_marks import committed_marks, count_rows, r
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.lakes.opening import find_table, open_table
-from reput_plugins.spark_export.options import EXPORT_NAME
+from reput_plugins.spark_export.typed.typed_folder import refuse_typed_tables
 
 __all__ = ["continue_lake", "lake_of_store", "truncate_lake"]
 
@@ -99,7 +99,7 @@ def continue_lake(
         make: the kind of table.
 
     Raises:
-        ConfigError: the table is not a reput lake, or keeps other topics.
+        ConfigError: the table is not a reput lake, or keeps other topics; the folder holds typed tables.
         StoreError: the lake holds another store; or rows must be deleted, and the operator has not accepted that.
     """
     if store_id is not None and not LEGAL_STORE_ID.fullmatch(store_id):
@@ -112,6 +112,7 @@ def continue_lake(
     table = find_table(location)
     lake = lake_of_store(location, export_name, log.store_directory, store_id or recorded or log.store_id, make=make)
     if table is None:
+        refuse_typed_tables(location)
         return lake
     lake.refuse_another(table, topics)
     exports = all_sources(table)
@@ -350,12 +351,8 @@ def marks_below(lake: Lake, table: LakeTable, log: LogTable, cut: int, marks: Se
 
 def accept_advice(lake: Lake, table: LakeTable, log: LogTable) -> str:
     """Return the advice for rows whose deletion needs the operator's consent, with the command to type."""
-    words = ["reput", "export", str(log.store_directory), lake.location.address]
-    if lake.export_name != EXPORT_NAME:
-        words += ["--name", lake.export_name]
-    for topic in lake.kept_topics(table) or ():
-        words += ["--topic", topic]
-    command = shlex.join([*words, "--accept-truncation"])
+    words = ["reput", "export", str(log.store_directory), *lake.export_words(table), "--accept-truncation"]
+    command = shlex.join(words)
     return (
         "See what became of the log. Export into another folder to keep these rows, or take them out and go on with "
         f"the log: {command}"

@@ -35,6 +35,7 @@ from reput_plugins.spark_export.proof.row_crc import row_crc
 __all__ = [
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
+    "STATISTICS_COLUMNS",
     "STORE_COLUMN",
     "FileLayout",
     "PartitionWriters",

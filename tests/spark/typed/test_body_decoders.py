@@ -19,13 +19,13 @@ pytest.importorskip("deltalake")
 
 import pyarrow as pa
 
-from reput_plugins.spark_export.typed.body_decoders import make_decoder
-from reput_plugins.spark_export.typed.decoding import Decoded
-from reput_plugins.spark_export.typed.json_bodies import JsonBodies, infer_json
-from reput_plugins.spark_export.typed.msgpack_bodies import MsgpackBodies, infer_msgpack
+from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded
+from reput_plugins.spark_export.typed.bodies.json_bodies import JsonBodies, infer_json
+from reput_plugins.spark_export.typed.bodies.msgpack_bodies import MsgpackBodies, infer_msgpack
+from reput_plugins.spark_export.typed.bodies.text_bodies import CsvBodies, TextBodies
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import TableSpec
-from reput_plugins.spark_export.typed.text_bodies import CsvBodies, TextBodies
 
 LONG_MAX = 2**63 - 1
 EXAMPLES = settings(max_examples=60, deadline=None)
@@ -148,6 +148,53 @@ def test_whether_a_body_fits_does_not_depend_on_its_neighbours(bodies: list[byte
     assert together.rows.to_pylist() == [row for found in alone for row in found.rows.to_pylist()]
 
 
+LENIENT = [
+    (pa.float64(), [b"NaN", b"-Infinity", b"1", b"-0", b"1E5"]),
+    (pa.timestamp("us", "UTC"), [b'"2026-01-31"', b'"2026-01-31 10"', b'"2026-01-31T10:00:00.123456-02:30"']),
+    (pa.date32(), [b'"2026-01-31"', b'"2026-01-31T00:00:00Z"', b'"2026-01-31T02:00:00+02:00"']),
+    (pa.decimal128(5, 2), [b"1.25", b'"1.25"', b"null"]),
+    (pa.string(), [b'"\\ud83d\\ude00"', b'"\x7f"', b"null"]),
+    (pa.list_(pa.int64()), [b"[]", b"[1,null]", b"[" + b"9" * 18 + b"]"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), LENIENT)
+def test_json_beside_a_bad_body_fits_as_it_does_alone(kind: pa.DataType, values: list[bytes]):
+    """The look that finds bad bodies quickly refuses nothing that the reader takes."""
+    deep = b'{"b":' + b"[" * 2000 + b"]" * 2000 + b"}"
+    bodies = [b'{\x0b"a":%s}' % value for value in values] + [deep]
+    decoder = JsonBodies(pa.schema([("a", kind)]))
+    alone = [decode(decoder, [body]).rows for body in bodies]
+    found = decode(decoder, [b"no", *bodies, b'{"a":"x"'])
+    assert [number for number, _ in found.refused] == [0, len(bodies) + 1]
+    assert repr(found.rows.to_pylist()) == repr(pa.concat_tables(alone).to_pylist())
+
+
+def test_bad_json_does_not_slow_the_good(monkeypatch: pytest.MonkeyPatch):
+    """However many bodies do not fit, the reader goes over the others once."""
+    schema = pa.schema(
+        [("id", pa.int32()), ("at", pa.timestamp("us")), ("day", pa.date32()), ("names", pa.list_(pa.string()))]
+    )
+    bad = [
+        b"",
+        b"no",
+        b'{"id":"1"}',
+        b'{"id":1.5}',
+        b'{"id":3000000000}',
+        b'{"at":"soon"}',
+        b'{"names":[1]}',
+        b"{\xff}",
+    ]
+    bad += [b'{"at":"2026-01-31T10:00:00.123456789Z"}', b'{"day":"2026-01-31T10:00:00Z"}', b'{"x":"\xff"}', b'{"id":1']
+    bodies = [bad[number // 3 % len(bad)] if number % 3 == 0 else b'{"id":%d}' % number for number in range(900)]
+    decoder, sizes = JsonBodies(schema), []
+    attempt = decoder.attempt
+    monkeypatch.setattr(decoder, "attempt", lambda part: sizes.append(len(part)) or attempt(part))
+    found = decode(decoder, bodies)
+    assert [number for number, _ in found.refused] == list(range(0, 900, 3))
+    assert sizes == [900, 600]
+
+
 def test_json_has_dates_times_and_decimals():
     """A date with a time in it is none, and a decimal is not rounded."""
     schema = pa.schema(
@@ -197,6 +244,22 @@ def test_csv_is_read_as_the_standard_library_writes_it(rows: list[tuple[int, str
     assert found.refused == []
     assert found.rows["id"].to_pylist() == [number for number, _ in rows]
     assert found.rows["name"].to_pylist() == [name for _, name in rows]
+
+
+def test_bad_csv_does_not_slow_the_good(monkeypatch: pytest.MonkeyPatch):
+    """The reader goes over the other records once, and a value beside bad ones fits as it does alone."""
+    schema = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("name", pa.string())])
+    bad = [b"", b"1", b"1,2", b"1,2,3,4", b"x,1,y", b"1.5,1,y", b"1,x1,y", b"1,1e,y", b"1,1,\xff"]
+    good = [b"1,2,x", b" 1 , 2 ,x", b",,", b"-1,1e-3,x", b'1,nan,"a,b"', b"1,.5,\r\n", b"0x1f,-inf,", b'"1","2","x\ny"']
+    bodies = [body for number in range(90) for body in (bad[number % len(bad)], good[number % len(good)])]
+    decoder, sizes = CsvBodies(schema, ","), []
+    attempt = decoder.attempt
+    alone = pa.concat_tables([decode(decoder, [body]).rows for body in bodies[1::2]])
+    monkeypatch.setattr(decoder, "attempt", lambda part: sizes.append(len(part)) or attempt(part))
+    found = decode(decoder, bodies)
+    assert [number for number, _ in found.refused] == list(range(0, 180, 2))
+    assert repr(found.rows.to_pylist()) == repr(alone.to_pylist())
+    assert sizes == [180, 90]
 
 
 def test_csv_that_is_not_one_record_is_refused():
@@ -388,7 +451,7 @@ def proto(tmp_path_factory: pytest.TempPathFactory) -> tuple[ResolvedTable, Any]
     pytest.importorskip("grpc_tools")
     from google.protobuf import message_factory
 
-    from reput_plugins.spark_export.typed.protobuf_bodies import Messages
+    from reput_plugins.spark_export.typed.bodies.protobuf_bodies import Messages
 
     table = resolved(tmp_path_factory.mktemp("proto"), "order.proto", PROTO, format="protobuf", message="shop.Order")
     return table, message_factory.GetMessageClass(Messages(table.source, "orders").named("shop.Order"))

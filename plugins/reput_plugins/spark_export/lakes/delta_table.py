@@ -159,8 +159,18 @@ class DeltaLakeTable:
         return [file_of(row) for row in rows]
 
     def dataset(self) -> ds.Dataset:
-        """Return the rows."""
-        return self.delta.to_pyarrow_dataset()
+        """Return the rows.
+
+        The library takes bounds that a file does not have for null ones. A filter on a column without statistics would
+        then skip every file, so this makes the conditions on the files itself.
+        """
+        found = self.delta.to_pyarrow_dataset()
+        filesystem = self.location.filesystem()
+        fragments = [
+            found.format.make_fragment(file.path, filesystem, partition_expression=condition_of(file, found.schema))
+            for file in self.files()
+        ]
+        return ds.FileSystemDataset(fragments, found.schema, found.format, filesystem)
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add columns in a transaction of their own."""
@@ -333,6 +343,21 @@ def file_of(row: Mapping[str, Any]) -> ParquetFile:
         {name: value for name, value in highest.items() if value is not None},
         {name: value for name, value in named(NULLS).items() if value is not None},
     )
+
+
+def condition_of(file: ParquetFile, schema: pa.Schema) -> Any:
+    """Return the condition that all rows of a file meet, which has the values of its folders and bounds of numbers."""
+    met = ds.scalar(True)
+    for name, text in file.partition.items():
+        value = pa.scalar(text, pa.string()).cast(schema.field(name).type)
+        met &= ds.field(name).is_null() if text is None else ds.field(name) == value
+    for name, lowest in file.minimum.items():
+        at = schema.get_field_index(name)
+        has_bounds = name in file.maximum and file.null_count.get(name) == 0
+        # A point stands before the field of a struct. Texts may be cut short, and times are cut to milliseconds.
+        if at >= 0 and has_bounds and pa.types.is_integer(schema.field(at).type):
+            met &= (ds.field(name) >= lowest) & (ds.field(name) <= file.maximum[name])
+    return met
 
 
 def version_of(name: str) -> int:

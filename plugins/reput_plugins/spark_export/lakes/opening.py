@@ -11,7 +11,7 @@ from reput_plugins.spark_export.lake_location import DELTA_FORMAT, ICEBERG_FORMA
 from reput_plugins.spark_export.lakes.delta_table import create_delta_table, open_delta_table
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 
-__all__ = ["create_table", "find_table", "open_table"]
+__all__ = ["create_table", "find_table", "format_of_folder", "open_table"]
 
 
 def find_table(location: LakeLocation) -> LakeTable | None:

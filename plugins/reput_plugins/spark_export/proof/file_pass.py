@@ -35,6 +35,7 @@ SIZE_COLUMN, CRC_COLUMN = "storeSize", "bodyCRC"
 # Rows are read in batches of about this many bytes. Both bound the buffer of their records, which lie apart in the log.
 BATCH_BYTES = 4 << 20
 BATCH_ROWS_MAX = 4096
+LOCAL_BUFFER_SIZE = 256 << 10
 # A read of an object store costs a request.
 REMOTE_BUFFER_SIZE = 1 << 20
 
@@ -58,8 +59,9 @@ def pass_file(plan: ProofPlan, file: LakeFile) -> FileFindings:
 def open_file(plan: ProofPlan, file: LakeFile) -> pq.ParquetFile:
     """Open one file of the lake."""
     if plan.lake.folder is not None:
-        # No row group is held in memory as a whole.
-        return pq.ParquetFile(pa.memory_map(str(plan.lake.folder / file.path)), pre_buffer=False)
+        # Neither a row group nor, as with a mapping of it, the file is held in memory as a whole.
+        local = pa.OSFile(str(plan.lake.folder / file.path))
+        return pq.ParquetFile(local, pre_buffer=False, buffer_size=LOCAL_BUFFER_SIZE)
     source = plan.lake.filesystem().open_input_file(file.path)
     return pq.ParquetFile(source, pre_buffer=False, buffer_size=REMOTE_BUFFER_SIZE)
 

@@ -27,10 +27,10 @@ from reput.store.state.identity import read_identity, require_store
 from reput.table import LogTable, table_options
 from reput_plugins.spark_export.lake import COMMIT_INFO, SELECTION_SETTING
 from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
-from reput_plugins.spark_export.lake_location import LakeLocation, one_line
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation, one_line
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
-from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder, open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS
 from reput_plugins.spark_export.proof.block_sums import BlockSums
@@ -41,6 +41,8 @@ from reput_plugins.spark_export.proof.offsets import OffsetFindings, runs_of_blo
 from reput_plugins.spark_export.proof.proof_plan import LakeFile, ProofPlan, files_of
 from reput_plugins.spark_export.proof.report import LakeCheckReport, LakeReport, WatermarkReport
 from reput_plugins.spark_export.proof.watermarks import Watermark, read_watermarks
+from reput_plugins.spark_export.typed.typed_folder import typed_tables
+from reput_plugins.spark_export.typed.typed_lake import TABLE_SETTING
 
 __all__ = ["Runner", "compare_lake", "run_here"]
 
@@ -95,6 +97,7 @@ class LakeCheck:
         require_store(store)
         self.store = store
         self.location = location
+        refuse_other_tables(location)
         # The table before the log: whatever the table has is then in the log as well.
         self.table = open_table(location)
         exports = all_sources(self.table)
@@ -357,6 +360,27 @@ class RowTotals:
 def covers(known: BadRange, found: BadRange) -> bool:
     """Return whether *known* covers *found*."""
     return known.begin <= found.begin and found.end <= known.end
+
+
+def refuse_other_tables(location: LakeLocation) -> None:
+    """Refuse what is no Delta table of the log: an Iceberg table, a typed table, a folder of typed tables.
+
+    Raises:
+        ConfigError: it is one of these.
+    """
+    advice = "Compare a Delta table of the log: reput export STORE LAKE"
+    kind = format_of_folder(location)
+    if kind not in (None, DELTA_FORMAT):
+        raise ConfigError(
+            f"only Delta tables can be compared with the log: lake={location.address} format={kind}", advice
+        )
+    table = find_table(location)
+    tables = typed_tables(location) if table is None else []
+    if tables or (table is not None and TABLE_SETTING in table.properties()):
+        tables = tables or [location.address.rpartition("/")[2]]
+        raise ConfigError(
+            f"typed tables cannot be compared with the log: lake={location.address} tables={','.join(tables)}", advice
+        )
 
 
 def refuse_unreadable(table: LakeTable, location: LakeLocation) -> None:

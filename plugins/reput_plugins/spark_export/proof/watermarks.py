@@ -35,11 +35,13 @@ from reput_plugins.spark_export.lakes.delta_table import open_delta_table
 from reput_plugins.spark_export.lakes.lake_table import LakeTable, TableTransaction
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["CUT_INFO", "FOLDER", "Watermark", "catch_up", "read_watermarks"]
+__all__ = ["CUT_INFO", "FOLDER", "STATISTICS_SETTING", "Watermark", "catch_up", "read_watermarks"]
 
 FOLDER = "_watermarks"
 # In a transaction of the lake: rows of this store from this offset on were deleted.
 CUT_INFO = "reput_cut"
+# Delta's property of a table that names the columns that have statistics.
+STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 APP_PREFIX = "reput_watermarks"
 SCHEMA = pa.schema(
     [
@@ -134,7 +136,13 @@ def refused(location: LakeLocation, error: Exception) -> DispatcherError:
 
 def create(location: LakeLocation) -> DeltaTable:
     """Create an empty table."""
-    return DeltaTable.create(location.address, SCHEMA, mode="ignore", storage_options=location.storage_options)
+    return DeltaTable.create(
+        location.address,
+        SCHEMA,
+        mode="ignore",
+        configuration={STATISTICS_SETTING: "store,from"},
+        storage_options=location.storage_options,
+    )
 
 
 def commit(

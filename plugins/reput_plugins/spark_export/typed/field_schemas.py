@@ -58,7 +58,7 @@ def fields_of_text(text: bytes, table: str) -> pa.Schema:
         except (DeltaError, ValueError, TypeError) as error:
             raise ConfigError(f"a schema is not one of Spark: table={table} error={error}", ADVICE) from None
     if kind == "record":
-        from reput_plugins.spark_export.typed.avro_schemas import avro_fields
+        from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields
 
         return avro_fields(found, table)
     if isinstance(found, dict) and (kind == "object" or "properties" in found):

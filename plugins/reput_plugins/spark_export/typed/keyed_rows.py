@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 from reput_plugins.spark_export.typed.table_specs import KEY_COLUMN, TableSpec
 
 __all__ = ["DELETED", "newest_changes", "read_changes", "refuse_null_keys", "tombstones"]

@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from reput.errors import ConfigError
 from reput.table import LogTable
+from reput_plugins.spark_export.typed.bodies.json_bodies import infer_json
+from reput_plugins.spark_export.typed.bodies.text_bodies import TEXT_SCHEMA
 from reput_plugins.spark_export.typed.column_types import lake_schema_of
 from reput_plugins.spark_export.typed.field_schemas import fields_of_text, read_schema_file
-from reput_plugins.spark_export.typed.json_bodies import infer_json
 from reput_plugins.spark_export.typed.keyed_rows import DELETED
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_files import LOG_STRUCT, log_fields
 from reput_plugins.spark_export.typed.table_specs import INFER, KEY_COLUMN, TableSpec, is_registry
-from reput_plugins.spark_export.typed.text_bodies import TEXT_SCHEMA
 
 __all__ = ["resolve"]
 
@@ -80,11 +80,11 @@ def resolved(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int,
     if spec.schema == INFER:
         return ResolvedTable(spec, inferred(spec, kept, log, begin, until))
     if spec.format == "avro":
-        from reput_plugins.spark_export.typed.avro_bodies import resolve_avro
+        from reput_plugins.spark_export.typed.bodies.avro_bodies import resolve_avro
 
         return resolve_avro(spec)
     if spec.format == "protobuf":
-        from reput_plugins.spark_export.typed.protobuf_bodies import resolve_protobuf
+        from reput_plugins.spark_export.typed.bodies.protobuf_bodies import resolve_protobuf
 
         return resolve_protobuf(spec)
     if is_registry(spec.schema):
@@ -106,7 +106,7 @@ def inferred(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int,
     if spec.format == "json":
         found = infer_json(bodies, confluent=spec.is_confluent)
     else:
-        from reput_plugins.spark_export.typed.msgpack_bodies import infer_msgpack
+        from reput_plugins.spark_export.typed.bodies.msgpack_bodies import infer_msgpack
 
         found = infer_msgpack(bodies)
     of_log = {field.name for field in log_fields(spec)}

@@ -19,12 +19,13 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, PartitionWriters
-from reput_plugins.spark_export.typed.body_decoders import make_decoder
+from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded
 from reput_plugins.spark_export.typed.column_types import conform
-from reput_plugins.spark_export.typed.decoding import Decoded
 from reput_plugins.spark_export.typed.keyed_rows import DELETED, refuse_null_keys, tombstones
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, KEY_COLUMN, TableSpec
+from reput_plugins.spark_export.typed.typed_lake import STATISTICS_OF_LOG
 
 __all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "log_columns", "log_fields", "write_tables"]
 
@@ -33,9 +34,8 @@ DEAD_LOG_COLUMNS = ("topic", "queueId", "queueOffset", "commitLogOffset", "store
 DEAD_LAYOUT = FileLayout(
     partition_columns=(DATE_COLUMN,),
     dictionary=(STORE_COLUMN, "topic", "queueId", "reason"),
-    statistics=("queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
+    statistics=STATISTICS_OF_LOG,
 )
-NUMBERS = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 REPEATED = (STORE_COLUMN, "topic", "queueId", "tags", "flag", "reconsumeTimes", "bornHost", "storeHost")
 DATE_TYPE = pa.date32()
 YEAR_ONE, YEAR_LAST = -719_162, 2_932_896
@@ -103,7 +103,7 @@ def layout_of(spec: TableSpec) -> FileLayout:
         # The driver puts the rows of a keyed table into their partitions.
         partition_columns=() if spec.key_columns else spec.partition_by,
         dictionary=tuple(before + name for name in REPEATED),
-        statistics=(*(before + name for name in NUMBERS), *spec.cluster_by),
+        statistics=(*(before + name for name in STATISTICS_OF_LOG), *spec.cluster_by),
         store_time=f"{before}storeTimestamp",
         cluster_by=spec.cluster_by,
     )

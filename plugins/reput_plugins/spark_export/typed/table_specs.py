@@ -27,6 +27,8 @@ INFER = "infer"
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 TAGS = re.compile(r"\s*[^|\s]+(\s*\|\|\s*[^|\s]+)*\s*")
+# In a folder of these names other programs, and reput, look for what a table consists of.
+RESERVED_NAMES = ("_delta_log", "metadata")
 PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DATE_COLUMN = "_date"
 # In place of key columns: the message's KEYS property, which is then a column of its own.
@@ -97,6 +99,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         if not TABLE_NAME.fullmatch(self.name):
             self.refuse("name", self.name, "A table's name consists of letters, digits, '_' and '-'.")
+        if self.name.lower() in RESERVED_NAMES:
+            self.refuse("name", self.name, "The folder of that name belongs to a table itself; choose another.")
         if bool(self.topic) == bool(self.topics):
             self.refuse("topic", self.topic, "Give either topic or topics.")
         if (self.schema is None) != (self.format == "text"):

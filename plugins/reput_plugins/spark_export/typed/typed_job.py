@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,15 +22,13 @@ from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_continuation import continue_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
-from reput_plugins.spark_export.lakes.opening import find_table, open_table
+from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder, open_table
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.schema_resolution import resolve
 from reput_plugins.spark_export.typed.table_files import DEAD_SCHEMA, TablePlan, log_fields
 from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX, TableSpec, load_tables
+from reput_plugins.spark_export.typed.typed_folder import inside
 from reput_plugins.spark_export.typed.typed_sink import TypedPlan, lakes_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["OpenTables", "TableReport", "open_tables"]
 
@@ -202,7 +200,7 @@ def open_tables(
     """
     specs = load_tables(tables)
     folder = LakeLocation.of(lake, storage_options)
-    if find_table(folder) is not None:
+    if format_of_folder(folder) is not None or find_table(folder) is not None:
         raise ConfigError(
             f"the lake is itself a table, of the whole log: lake={folder.address}",
             "Name a separate folder for typed tables.",
@@ -234,8 +232,3 @@ def open_tables(
         table.find_end()
         opened.append(table)
     return OpenTables(opened, log, options, name)
-
-
-def inside(folder: LakeLocation, name: str) -> LakeLocation:
-    """Return the place of a table in a lake."""
-    return LakeLocation(f"{folder.address}/{name}", folder.storage_options)

@@ -7,6 +7,7 @@ exported again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -19,9 +20,12 @@ from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.typed.evolution import merged_schema
 
-__all__ = ["TypedLake", "is_typed"]
+__all__ = ["STATISTICS_OF_LOG", "TABLE_SETTING", "TypedLake", "is_typed"]
 
 TABLE_SETTING = "reput.typed"
+# The columns of the log by which readers of a typed table skip files.
+STATISTICS_OF_LOG = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 CLUSTER_SETTING = "reput.cluster_by"
 KEY_SETTING = "reput.key"
 
@@ -57,6 +61,11 @@ class TypedLake(Lake):
         self.cluster_by = cluster_by
         self.key = key
 
+    def statistics(self) -> Sequence[str]:
+        """Return the columns that have statistics. A point stands before the field of a struct, unless it is quoted."""
+        own = [name if PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in self.cluster_by]
+        return [*(self.columns.name(name) for name in STATISTICS_OF_LOG), *own]
+
     def settings(self) -> dict[str, str]:
         """Return the properties by which the table is known again."""
         kept = {TABLE_SETTING: self.kind, CLUSTER_SETTING: ",".join(self.cluster_by)}
@@ -79,6 +88,10 @@ class TypedLake(Lake):
                 f"asked={','.join(self.key) or 'none'}",
                 "Name a separate table.",
             )
+
+    def export_words(self, table: LakeTable) -> list[str]:
+        """Return the words of the command line for the folder of tables; only the user knows the file of tables."""
+        return [self.location.address.rpartition("/")[0], "--tables", "FILE", *self.name_words()]
 
     def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
         """Return the table with the columns and fields added that *schema* has in addition.

@@ -9,13 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 
 __all__ = ["TEXT_SCHEMA", "CsvBodies", "TextBodies"]
 
 COUNTS = re.compile(r"Expected (\d+) columns, got (\d+)")
+WHOLE_NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9.]+([eE][+-]?[0-9]+)?|[A-Za-z]+(\(.*\))?)\s*")
 ROW = re.compile(r"In CSV column #\d+: Row #\d+: ")
 TEXT_SCHEMA = pa.schema([pa.field("text", pa.string())])
+
+
+def test_of(kind: pa.DataType) -> re.Pattern[str] | None:
+    """Return a pattern that every value of a type meets which Arrow's reader takes, None for any."""
+    if pa.types.is_integer(kind):
+        return WHOLE_NUMBER
+    return NUMBER if pa.types.is_floating(kind) else None
 
 
 class TextBodies:
@@ -46,6 +55,7 @@ class CsvBodies:
         self.schema = schema
         self.delimiter = delimiter
         self.first = secrets.randbits(60)
+        self.tests = [test_of(field.type) for field in schema]
         names = [f"{self.first:x}", *schema.names]
         self.reading = pcsv.ReadOptions(use_threads=False, column_names=names)
         self.parsing = pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -57,7 +67,24 @@ class CsvBodies:
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded:
         """Return the columns of the bodies that fit."""
-        return decode_halves(bodies, self.schema, self.attempt, (pa.ArrowInvalid, pa.ArrowKeyError))
+        return decode_halves(bodies, self.schema, self.attempt, (pa.ArrowInvalid, pa.ArrowKeyError), self.quick_reason)
+
+    def quick_reason(self, body: bytes) -> str | None:
+        """Return why *body* certainly does not fit, None if it may fit."""
+        try:
+            text = body.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            return "the body is not UTF-8"
+        if '"' in text or "\n" in text or "\r" in text:
+            # Values in quotes may hold delimiters and newlines; only the reader knows.
+            return None
+        values = text.split(self.delimiter)
+        if len(values) != len(self.schema):
+            return f"the record has {len(values)} values, the schema {len(self.schema)}"
+        for field, test, value in zip(self.schema, self.tests, values, strict=True):
+            if value and test is not None and not test.fullmatch(value):
+                return f"the value does not fit its column: column={field.name} type={field.type} value={value!r}"
+        return None
 
     def attempt(self, bodies: pa.BinaryArray) -> pa.Table:
         """Return a row for each of *bodies*; raise if any does not fit."""

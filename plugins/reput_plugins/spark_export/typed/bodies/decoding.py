@@ -1,8 +1,8 @@
 """Decoding: what every decoder of bodies does, and how bodies that do not fit are found.
 
-A decoder turns an array of bodies into columns as a whole. If that fails, some body does not fit; halves are then tried
-separately, until the bodies that do not fit stand alone. So whether a body fits never depends on its neighbours, and a
-clean batch costs no Python object per row.
+A decoder turns an array of bodies into columns as a whole. If that fails, some body does not fit. A decoder may have a
+quick test, which then refuses bodies one by one; what it lets pass is tried in halves, until the bodies that do not fit
+stand alone. So whether a body fits never depends on its neighbours, and a clean batch costs no Python object per row.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["BodyDecoder", "Decoded", "decode_halves", "joined", "short_reason"]
+__all__ = ["BodyDecoder", "Decoded", "QuickReason", "decode_halves", "joined", "short_reason"]
 
 REASON_LETTERS_MAX = 300
 
 Array = np.ndarray[Any, Any]
+# Returns why a body does not fit, and None if it may fit: it refuses no body that a decoder would take.
+QuickReason = Callable[[bytes], str | None]
 
 
 class Decoded:
@@ -49,8 +51,24 @@ def decode_halves(
     schema: pa.Schema,
     attempt: Callable[[pa.BinaryArray], pa.Table],
     errors: tuple[type[Exception], ...],
+    quick_reason: QuickReason | None = None,
 ) -> Decoded:
-    """Decode *bodies* with *attempt*, which returns a row per body or raises one of *errors*."""
+    """Decode *bodies* with *attempt*, which returns a row per body or raises one of *errors*.
+
+    Args:
+        quick_reason: called for each body, if the whole does not fit.
+    """
+    if quick_reason is not None and len(bodies):
+        try:
+            return Decoded(attempt(bodies), np.arange(len(bodies)), [])
+        except errors:
+            reasons = [quick_reason(body) for body in bodies.to_pylist()]
+            passed = np.array([reason is None for reason in reasons])
+            decoded = decode_halves(bodies.filter(pa.array(passed)), schema, attempt, errors)
+            at = np.flatnonzero(passed)
+            screened = [(number, short_reason(reason)) for number, reason in enumerate(reasons) if reason is not None]
+            others = [(int(at[number]), reason) for number, reason in decoded.refused]
+            return Decoded(decoded.rows, at[decoded.kept], sorted(screened + others))
     pieces: list[pa.Table] = []
     kept: list[Array] = []
     refused: list[tuple[int, str]] = []
@@ -85,7 +103,7 @@ def joined(parts: list[tuple[Decoded, Array]], schema: pa.Schema) -> Decoded:
     return Decoded(rows, numbers, sorted(refused))
 
 
-def short_reason(error: Exception) -> str:
+def short_reason(error: Exception | str) -> str:
     """Return an error's text as one line of bounded length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= REASON_LETTERS_MAX else f"{text[:REASON_LETTERS_MAX]}…"

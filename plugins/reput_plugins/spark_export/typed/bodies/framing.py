@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_plugins.spark_export.typed.decoding import Decoded
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded
 
 __all__ = ["Unframed", "no_framing", "split_confluent", "split_single_object", "without_first"]
 

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from reput.errors import ConfigError
-from reput_plugins.spark_export.typed.avro_schemas import avro_fields
+from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves, joined
+from reput_plugins.spark_export.typed.bodies.framing import no_framing, split_confluent, split_single_object
 from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves, joined
 from reput_plugins.spark_export.typed.field_schemas import read_schema_file
-from reput_plugins.spark_export.typed.framing import no_framing, split_confluent, split_single_object
 from reput_plugins.spark_export.typed.registry import Registry
 from reput_plugins.spark_export.typed.requirements import require_library
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import pyarrow as pa
 
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 
 __all__ = ["MsgpackBodies", "infer_msgpack"]
 

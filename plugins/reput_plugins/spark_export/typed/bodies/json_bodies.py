@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.bodies.framing import Unframed, no_framing, split_confluent, without_first
+from reput_plugins.spark_export.typed.bodies.json_screen import JsonScreen
 from reput_plugins.spark_export.typed.column_types import conform, map_types
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves
-from reput_plugins.spark_export.typed.framing import Unframed, no_framing, split_confluent, without_first
 
 __all__ = ["JsonBodies", "infer_json"]
 
@@ -40,11 +41,12 @@ class JsonBodies:
             unexpected_field_behavior="ignore",
         )
         self.numbers = pa.array([], pa.string())
+        self.screen = JsonScreen(schema)
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded:
         """Return the columns of the bodies that fit."""
         unframed: Unframed = split_confluent(bodies) if self.confluent else no_framing(bodies)
-        return unframed.whole(decode_halves(unframed.payloads, self.schema, self.attempt, ERRORS))
+        return unframed.whole(decode_halves(unframed.payloads, self.schema, self.attempt, ERRORS, self.screen.reason))
 
     def attempt(self, bodies: pa.BinaryArray) -> pa.Table:
         """Return a row for each of *bodies*; raise if any does not fit."""
@@ -103,7 +105,7 @@ def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
         found.append((list(table.drop_columns([bodies_of.number]).schema), len(part)))
         return pa.table({})
 
-    decode_halves(unframed.payloads, pa.schema([]), attempt, ERRORS)
+    decode_halves(unframed.payloads, pa.schema([]), attempt, ERRORS, bodies_of.screen.reason)
     fields = [field for field in most_common(found) if not has_null(field.type)]
     return pa.schema([pa.field(field.name, map_types(field.type, text_for_time)) for field in fields])
 

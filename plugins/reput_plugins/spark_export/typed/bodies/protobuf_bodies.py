@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput.errors import ConfigError
+from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves, joined
+from reput_plugins.spark_export.typed.bodies.framing import no_framing, split_confluent, without_first
 from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of
-from reput_plugins.spark_export.typed.decoding import Decoded, decode_halves, joined
 from reput_plugins.spark_export.typed.field_schemas import read_schema_file
-from reput_plugins.spark_export.typed.framing import no_framing, split_confluent, without_first
 from reput_plugins.spark_export.typed.registry import RegisteredSchema, Registry
 from reput_plugins.spark_export.typed.requirements import require_library
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable

@@ -6,10 +6,10 @@ result, and read no schema file.
 
 from __future__ import annotations
 
-from reput_plugins.spark_export.typed.decoding import BodyDecoder
-from reput_plugins.spark_export.typed.json_bodies import JsonBodies
+from reput_plugins.spark_export.typed.bodies.decoding import BodyDecoder
+from reput_plugins.spark_export.typed.bodies.json_bodies import JsonBodies
+from reput_plugins.spark_export.typed.bodies.text_bodies import CsvBodies, TextBodies
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
-from reput_plugins.spark_export.typed.text_bodies import CsvBodies, TextBodies
 
 __all__ = ["make_decoder"]
 
@@ -25,13 +25,13 @@ def make_decoder(table: ResolvedTable) -> BodyDecoder:
         return TextBodies()
     # Imported here, because each needs a library of the extra ``typed``.
     if spec.format == "avro":
-        from reput_plugins.spark_export.typed.avro_bodies import AvroBodies
+        from reput_plugins.spark_export.typed.bodies.avro_bodies import AvroBodies
 
         return AvroBodies(table)
     if spec.format == "protobuf":
-        from reput_plugins.spark_export.typed.protobuf_bodies import ProtobufBodies
+        from reput_plugins.spark_export.typed.bodies.protobuf_bodies import ProtobufBodies
 
         return ProtobufBodies(table)
-    from reput_plugins.spark_export.typed.msgpack_bodies import MsgpackBodies
+    from reput_plugins.spark_export.typed.bodies.msgpack_bodies import MsgpackBodies
 
     return MsgpackBodies(table.schema)
