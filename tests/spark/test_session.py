@@ -29,8 +29,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> WrittenLog:
 
 
 @pytest.fixture(scope="module")
+def unregistered(spark: Any) -> Any:
+    """Return a session in which `register` was not called; other tests may have called it in the common one."""
+    return spark.newSession()
+
+
+@pytest.fixture(scope="module")
 def registered(spark: Any) -> Any:
-    """Return a session in which `register` was called, beside one in which it was not."""
+    """Return a session in which `register` was called."""
     session = spark.newSession()
     pyspark_reput.register(session)
     return session
@@ -68,12 +74,12 @@ QUERIES = [
 
 @pytest.mark.parametrize(("query", "columns"), QUERIES)
 def test_a_query_reads_only_the_columns_that_it_uses(
-    spark: Any, registered: Any, log: WrittenLog, query: str, columns: list[list[str]]
+    unregistered: Any, registered: Any, log: WrittenLog, query: str, columns: list[list[str]]
 ):
     """The plan shows them, and the rows are those of a session without pruning."""
     pyspark_reput.read(registered, log.store).createOrReplaceTempView("log")
-    spark.read.format("reput").load(str(log.store)).createOrReplaceTempView("log")
-    plain, pruned = spark.sql(query), registered.sql(query)
+    unregistered.read.format("reput").load(str(log.store)).createOrReplaceTempView("log")
+    plain, pruned = unregistered.sql(query), registered.sql(query)
     assert {len(read) for read in columns_read(plain)} == {21}
     assert sorted(map(sorted, columns_read(pruned))) == sorted(map(sorted, columns))
     assert sorted(pruned.collect()) == sorted(plain.collect())
@@ -91,9 +97,9 @@ def test_columns_can_be_named_in_an_option(spark: Any, log: WrittenLog):
         spark.read.format("reput").option("columns", "tag").load(str(log.store))
 
 
-def test_filters_reach_the_log_as_soon_as_spark_pushes_any(spark: Any, log: WrittenLog):
+def test_filters_reach_the_log_as_soon_as_spark_pushes_any(spark: Any, unregistered: Any, log: WrittenLog):
     """No option is needed, and without Spark's setting a read is what it was."""
-    frame = spark.read.format("reput").load(str(log.store)).where("topic = 'orders' and queueOffset >= 7")
+    frame = unregistered.read.format("reput").load(str(log.store)).where("topic = 'orders' and queueOffset >= 7")
     assert "PushedFilters" not in plan_of(frame)
     session = spark.newSession()
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
