@@ -12,7 +12,9 @@ Source: RocketMQ store, CommitLog.asyncPutMessage and asyncPutMessages.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import setitem
 
 from reput.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.shortages import tell_store_error
@@ -34,6 +36,8 @@ __all__ = ["Appender"]
 
 # Looked up once: reading an enum's attribute costs as much as making the result that holds it.
 PUT_OK = PutMessageStatus.PUT_OK
+# Takes all that an iterator yields, in one call into C, and keeps nothing.
+take_all = deque[object](maxlen=0).extend
 
 
 class Appender:
@@ -283,10 +287,17 @@ class Appender:
         commit_log = self.commit_log
         before = commit_log.appended
         encoded = encode_run(run, commit_log.room(size), timestamp)
+        moves = map(
+            setitem,
+            [topic.offsets for topic, _, _, _ in encoded.following],
+            [queue_id for _, queue_id, _, _ in encoded.following],
+            [queue_offset for _, _, queue_offset, _ in encoded.following],
+        )
         end = commit_log.append(encoded.data)
+        # One call: Ctrl-C in a loop would leave the offsets of some queues behind, which the next put would give again.
+        take_all(moves)
         has_delays = False
-        for topic, queue_id, queue_offset, queue_size in encoded.following:
-            topic.offsets[queue_id] = queue_offset
+        for topic, _, _, queue_size in encoded.following:
             topic.put_size += queue_size
             has_delays |= topic.is_scheduled
         if self.multi_dispatch:
