@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import subprocess
@@ -97,8 +98,9 @@ def read_of_process(path: Path) -> bytes:
 
 def jvm_below(pid: int) -> int | None:
     """Return Spark's JVM among the descendants of a process; None if there is none yet."""
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, read_of_process(children).split()):
+    # A pathlib search raises when the process ends meanwhile.
+    for children in glob.glob(f"/proc/{pid}/task/*/children"):
+        for child in map(int, read_of_process(Path(children)).split()):
             words = read_of_process(Path(f"/proc/{child}/cmdline")).split(b"\0")
             found = child if b"org.apache.spark.deploy.SparkSubmit" in words else jvm_below(child)
             if found is not None:

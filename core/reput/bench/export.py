@@ -19,6 +19,7 @@ MB are 10^6 bytes of the log.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import random
@@ -394,9 +395,10 @@ def jvm_memory(store: Any) -> int | None:
             status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
             if status["Name"].strip() == "java" and "VmHWM" in status:
                 return int(status["VmHWM"].split()[0]) << 10
-        for children in process.glob("task/*/children"):
+        # Not the search of pathlib, which raises when a process ends meanwhile.
+        for children in glob.glob(f"{process}/task/*/children"):
             with contextlib.suppress(OSError):
-                waiting += children.read_text().split()
+                waiting += Path(children).read_text().split()
     return None
 
 

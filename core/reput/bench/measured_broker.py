@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import re
 import subprocess
 import time
@@ -36,8 +38,10 @@ class MeasuredBroker:
         """Return the processes of the group."""
         found = [self.process.pid]
         for pid in found:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
+            # Processes and threads may end before they are read; the search of pathlib would raise then.
+            for children in glob.glob(f"/proc/{pid}/task/*/children"):
+                with contextlib.suppress(OSError):
+                    found += map(int, Path(children).read_text().split())
         return found
 
 

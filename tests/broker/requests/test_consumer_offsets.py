@@ -26,3 +26,26 @@ def test_a_queue_with_messages_begins_at_its_first_and_ends_behind_its_last(brok
     fields = {"topic": "T", "queueId": "0"}
     assert client.ask(Code.GET_MIN_OFFSET, fields).ext_fields["offset"] == "0"
     assert client.ask(Code.GET_MAX_OFFSET, fields).ext_fields["offset"] == "3"
+
+
+def first_offset(client, queue_id, **fields):
+    """Return what a group that is new is told of a queue: a code, and an offset if there is one."""
+    question = {"consumerGroup": "g", "topic": "T", "queueId": str(queue_id), **fields}
+    answer = client.ask(Code.QUERY_CONSUMER_OFFSET, question)
+    return answer.code, answer.ext_fields.get("offset")
+
+
+def test_a_new_group_begins_at_a_message_that_the_consume_queue_does_not_have_yet(broker, client, monkeypatch):
+    """Told that the queue is empty, it would ask for the queue's end a moment later, and begin behind the message."""
+    client.send_message("T")
+    monkeypatch.setattr(broker.engine.reader, "queue_range", lambda *_: (0, 0))
+    assert first_offset(client, 0) == (ResponseCode.SUCCESS, "0")
+    assert first_offset(client, 0, setZeroIfNotFound="false") == (ResponseCode.QUERY_NOT_FOUND, None)
+    assert first_offset(client, 1) == (ResponseCode.QUERY_NOT_FOUND, None)
+
+
+def test_a_new_group_begins_at_zero_where_the_first_message_is_in_memory(broker, client):
+    client.send_message("T")
+    broker.wait_until_readable()
+    assert first_offset(client, 0) == (ResponseCode.SUCCESS, "0")
+    assert first_offset(client, 1) == (ResponseCode.QUERY_NOT_FOUND, None)

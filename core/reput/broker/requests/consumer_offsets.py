@@ -42,7 +42,7 @@ class ConsumerOffsetProcessor:
         if offset is None:
             low, high = self.range_of(topic, queue_id)
             sets_zero = truth(fields, "setZeroIfNotFound", True)
-            if not (sets_zero and low == 0 and high > 0 and self.is_in_memory(topic, queue_id, 0)):
+            if not (sets_zero and low == 0 and self.begins_in_memory(topic, queue_id, high)):
                 remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
                 return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, remark=remark)
             offset = 0
@@ -174,10 +174,14 @@ class ConsumerOffsetProcessor:
         config = self.services.topics.find(topic)
         return config is not None and 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Return whether a message lies so near the log's end that it counts as in memory."""
+    def begins_in_memory(self, topic: str, queue_id: int, queue_offset_max: int) -> bool:
+        """Return whether a queue's first message lies so near the log's end that it counts as in memory."""
+        if queue_offset_max == 0:
+            # Messages may have been put that the consume queue does not have yet. A consumer that were told of an empty
+            # queue would then ask for its end, and begin behind them.
+            return self.engine.writer.queue_offsets.next_offset(topic, queue_id) > 0
         with self.engine.read_lock:
-            unit = self.engine.reader.queue(topic, queue_id).units.unit(queue_offset)
+            unit = self.engine.reader.queue(topic, queue_id).units.unit(0)
         behind = self.services.pull_service.limits.memory_size
         return unit is not None and self.engine.writer.appended - unit[0] <= behind
 
