@@ -162,7 +162,7 @@ class Broker:
             **AdminClientsProcessor(engine, self.clients).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
-            **AdminRuntimeProcessor(engine, self.statistics, lambda: len(self.server.waiting)).processors(),
+            **AdminRuntimeProcessor(engine, self.statistics, lambda: self.server.queued_count).processors(),
         }
 
     async def start(self) -> None:

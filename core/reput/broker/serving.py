@@ -16,6 +16,7 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import threading
 from functools import partial
 from importlib import import_module
@@ -39,6 +40,9 @@ __all__ = ["serve"]
 DESCRIPTORS_WANTED = 1 << 16
 BROKER_MODULE = "reput.broker.broker"
 STDOUT = 1
+# A thread that answers an administrator holds the interpreter's lock at most so long while the loop waits for it.
+# Python's own 5 ms, several times in a request, were most of what a client waits beside such a thread.
+SWITCH_INTERVAL_S = 0.0005
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +100,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     from reput.broker.broker import Broker
 
     loop = asyncio.get_running_loop()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
