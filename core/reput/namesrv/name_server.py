@@ -75,7 +75,7 @@ class NameServer:
         self.timer = self.loop.call_later(LOOK_S, self.look)
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         table: dict[int, Callable[[RemotingCommand, Connection], RemotingCommand | None]] = {
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
