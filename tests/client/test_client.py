@@ -112,7 +112,7 @@ def test_a_queue_id_names_the_queue(client):
         (Message("orders", b"x", queue_id=-1), "queue_id is not a number"),
         (Message("orders", b"x", queue_id=1, sharding_key="k"), "a queue id or a sharding key"),
         (Message("orders", b"x", flag=1 << 40), "flag is not a number"),
-        (Message("orders", b"x", delay_level=-1), "delay_level is no number"),
+        (Message("orders", b"x", delay_level=-1), "delay_level is not a number"),
         ("no message", "this is not a message"),
     ],
 )
