@@ -1,4 +1,4 @@
-"""AccessControl: allows or refuses each request to a broker by the accounts in a file, and reloads the file after changes.
+"""AccessControl: allows or refuses each request to a broker by the accounts in a file, which it reloads after changes.
 
     routes of the name server         open to all, as RocketMQ's name server is
     changes of the name server        from this machine, or by an administrator
