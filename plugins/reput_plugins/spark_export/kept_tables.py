@@ -40,7 +40,7 @@ def kept_tables(location: LakeLocation, name: str | None = None) -> list[KeptTab
     if itself is not None:
         if name is not None:
             raise ConfigError(
-                f"the lake is itself a table, of the whole log: lake={location.address} table={name}",
+                f"the lake is a table of the whole log, not a folder of tables: lake={location.address} table={name}",
                 "Leave --table out (table).",
             )
         refuse_foreign(itself, location)
