@@ -1,4 +1,4 @@
-"""The dispatcher `consume_queue`: what consumers read, ``consumequeue/{topic}/{queueId}/``.
+"""The dispatcher `consume_queue`: the queues that consumers read, ``consumequeue/{topic}/{queueId}/``.
 
 One file holds the cursor and the ends of all queues. A start cuts the queues back to those ends and zeroes the rest;
 the replay writes each unit at its own place again, so the bytes are the same.
@@ -206,7 +206,7 @@ def reput_describe_dispatcher() -> DispatcherDescription:
         after_failed="proceed",
         store_folders=(FOLDER,),
         rebuilt_with=("consume_queue_ext",),
-        # It reads no bodies, and each batch has a cost for every queue that it touches.
+        # The dispatcher reads no bodies, and each batch has a cost for every queue that it touches.
         batch_record_count_max=65_536,
         batch_size_max=1 << 30,
     )
