@@ -538,7 +538,7 @@ impl Run {
     /// Return (topic, queue id) of each queue, in the form that publishers expect.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let [queue] = &self.queues[..] {
-            // All puts to a queue share one list, because publishers compare lists by identity.
+            // All puts to a queue share one list, because publishers compare these lists.
             let queues = queue.topic.queues.bind(py);
             if let Some(names) = queues.get_item(queue.queue_id)? {
                 return Ok(names);

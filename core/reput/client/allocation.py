@@ -23,7 +23,7 @@ HASH_SIZE = 4
 
 
 def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Return the queues of a client: a run of consecutive queues. Runs have equal lengths; the first may be one longer.
+    """Return the queues of a client: consecutive ones, equally many for each client, or one more for the first clients.
 
     Both lists are sorted, and *client_ids* contains *client_id*.
     """

@@ -305,7 +305,7 @@ class RemoteConsumer(ClosingBlock):
 
         Args:
             delay_level: a level of RocketMQ's table; 0: a longer delay each time, from 10 s on; negative: the message
-            becomes a dead letter at once.
+                becomes a dead letter at once.
             max_reconsume_times: number of retries before it is a dead letter; None: as the group's configuration says.
 
         Raises:

@@ -363,7 +363,7 @@ class Sender:
         self.send(request)
 
     def look(self) -> None:
-        """Give up requests without an answer for too long, and drop their connections."""
+        """Treat requests without an answer for too long as lost: their connections may be dead."""
         self.timer = None
         before = self.loop.time() - min(ANSWER_TIMEOUT_S, self.timeout)
         for request in list(self.unanswered):

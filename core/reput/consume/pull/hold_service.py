@@ -99,7 +99,7 @@ class HoldService:
         self, request: PullRequest, timeout: float, done: Callable[[Answer], None]
     ) -> PullResult | HeldPull:
         """Do the work of `pull`, but return the held pull, so that the caller can give it up."""
-        # NaN cannot be ordered in the heap of deadlines.
+        # Only numbers can be ordered in the heap of deadlines.
         require_seconds("timeout", timeout)
         result = self.pull_service.pull(request)
         if result.code is not ResponseCode.PULL_NOT_FOUND:

@@ -60,7 +60,7 @@ from reput_plugins.spark_export.lakes.lake_table import (
 __all__ = ["IcebergLakeTable", "create_iceberg_table", "open_iceberg_table"]
 
 RECORDED, INFO = "reput.recorded", "reput.info"
-# Properties of a new table. They keep the list of manifests and the metadata short, because each commit reads both.
+# Properties of a new table. Each commit reads the list of manifests and rewrites the metadata, so both stay short.
 PROPERTIES = {
     "format-version": "2",
     "commit.manifest.min-count-to-merge": "20",

@@ -79,7 +79,7 @@ def infer_msgpack(bodies: pa.BinaryArray) -> pa.Schema:
                 found.setdefault(name, []).append(value)
         return pa.table({})
 
-    # One body at a time: after an error in a group, its bodies would be decoded and counted again.
+    # One body at a time, so that a bad body neither loses the others nor lets them count twice.
     for number in range(len(bodies)):
         decode_halves(bodies.slice(number, 1), pa.schema([]), attempt, ERRORS)
     fields = []
