@@ -1,4 +1,4 @@
-"""BrokerHooks: calls the hooks of a broker around its processors. A broker without hooks does not use it.
+"""BrokerHooks: calls the hooks of a broker around its processors. Brokers without hooks do not make one.
 
 request ──▶ before_send ──▶ processor ──▶ response ──▶ after_send ──▶ client
 pull ──▶ processor ──▶ records ──▶ before_consume ──▶ client ──▶ commit, send back ──▶ after_consume
