@@ -14,7 +14,7 @@ mod sent;
 
 use pyo3::prelude::*;
 
-/// Version of the agreement with the Python side: names of attributes, arguments, results. Both sides increase it.
+/// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
 const PROTOCOL: u32 = 1;
 
 /// The compiled way of reput's puts.

@@ -413,7 +413,7 @@ impl KernelPuts {
             PyBytes::new(py, &run.texts),
         ))?;
         run.move_offsets(py)?;
-        // From here on nothing can fail: existing attributes get new values.
+        // From here on nothing can fail: attributes that exist get other values.
         memory.write_size_word(at, size_word);
         drop(memory);
         log.setattr(intern!(py, "appended"), &offset)?;
