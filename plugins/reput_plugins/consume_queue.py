@@ -81,7 +81,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         table, complete_to = adopt_queues(builder.directory, self.context.store_directory, builder.file_size)
         if not complete_to:
             return None
-        # The addresses in the queues stay valid as long as the ext files are adopted, too.
+        # The addresses in the queues stay valid if the ext files are adopted as well.
         ext_generation = ADOPTED if self.ext_folder.is_dir() else None
         # Epoch 1 is the one in which reput found the store, so a truncation since then is applied here, too.
         kept = ConsumeQueueState(Cursor(self.context.store_id, 1, complete_to, 0), table, ext_generation)
@@ -140,7 +140,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             if self.ext_generation not in (None, generation):
                 if self.would_lose_messages():
                     return False
-                self.context.logger.warning("the ext files were rebuilt, and so are the queues that refer to them")
+                self.context.logger.warning("the ext files were rebuilt, so the queues that refer to them are rebuilt as well")
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
         return True

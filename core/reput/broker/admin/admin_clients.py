@@ -148,7 +148,7 @@ class AdminClientsProcessor:
         return await self.relayed(request, channel, {**fields, "brokerName": self.broker_name}, data)
 
     def record_bytes(self, message_id: str) -> bytes | None:
-        """Return the record that a message id, which is its place, names; None: there is none. Reads the log."""
+        """Return the record whose place the message id names; None: there is none. Reads the log."""
         with self.engine.read_lock:
             store = self.engine.reader.store
             record = store.record_of_id(message_id)

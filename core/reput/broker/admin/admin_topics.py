@@ -145,7 +145,7 @@ class AdminTopicsProcessor:
         return json_response(topic_fields(config))
 
     def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer DELETE_TOPIC_IN_BROKER. Deleting an unknown topic succeeds, because other brokers may have it."""
+        """Answer DELETE_TOPIC_IN_BROKER. Deleting an unknown topic succeeds: other brokers may have it."""
         del connection
         topic = text(request.ext_fields, "topic")
         if topic in self.system_topics:

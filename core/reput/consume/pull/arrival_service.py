@@ -75,7 +75,7 @@ class Watch:
 
     Attributes:
         grown: callback, called on the service's thread or by the loop.
-        loop: the event loop, if only its tasks wait; None: others may wait, too.
+        loop: the event loop, if only its tasks wait; None: other threads may wait as well.
     """
 
     __slots__ = ("grown", "loop", "topics")
@@ -267,7 +267,7 @@ class ArrivalService(ServiceThread):
         except WaitTimeout:
             pass
         except (DispatcherError, StoreClosed):
-            # No dispatcher builds the queue now. Waiters go on waiting until their timeout.
+            # No dispatcher builds the queue now. Waiters wait until their timeout.
             self.wake.wait(min(STALLED_WAIT_S, timeout))
         return self.store.readable_up_to(CONSUME_QUEUE)
 
