@@ -140,7 +140,9 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             if self.ext_generation not in (None, generation):
                 if self.would_lose_messages():
                     return False
-                self.context.logger.warning("the ext files were rebuilt, so the queues that refer to them are rebuilt as well")
+                self.context.logger.warning(
+                    "the ext files were rebuilt, so the queues that refer to them are rebuilt as well"
+                )
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
         return True
