@@ -145,8 +145,9 @@ def check_queue(message: Message, queue_id: object) -> None:
         raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
     if message.sharding_key is not None:
         raise MessageIllegal(
-            f"a message has a queue id and a sharding key: queue_id={queue_id} sharding_key={message.sharding_key!r}",
-            "Leave out one of the two.",
+            f"a message cannot have both a queue id and a sharding key: queue_id={queue_id} "
+            f"sharding_key={message.sharding_key!r}",
+            "Omit one of them.",
         )
 
 
@@ -154,11 +155,11 @@ def delay_property(message: Message) -> bytes:
     """Return the property that delays a message."""
     level = message.delay_level
     if type(level) is not int or level < 0:
-        raise MessageIllegal(f"delay_level is not a number of at least 0: delay_level={level!r}")
+        raise MessageIllegal(f"a delay level must be a nonnegative number: delay_level={level!r}")
     if message.properties and "DELAY" in message.properties:
         raise MessageIllegal(
             f"a message is delayed twice: delay_level={level} DELAY={message.properties['DELAY']}",
-            "Leave out one of the two.",
+            "Omit one of them.",
         )
     return b"DELAY\x01%d\x02" % level
 
