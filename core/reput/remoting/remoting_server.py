@@ -43,7 +43,7 @@ WAITING_MAX = 1000
 SETTLE_MAX_S = 5.0
 CONNECTIONS_MAX = 1 << 20
 
-# Is called with each request before its processor; raises RequestRefused if the peer may not ask it.
+# Called with each request before its processor. Raises RequestRefused if the peer is not allowed to send it.
 Guard: TypeAlias = Callable[[Connection, RemotingCommand], None]
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Processor(NamedTuple):
 
     Attributes:
         process: returns the response, or None if there is none or `Connection.respond` sends it later.
-        in_thread: whether it may wait for the disk, and therefore runs outside the loop.
+        in_thread: whether the processor may wait for the disk, and therefore runs outside the loop.
     """
 
     process: Callable[[RemotingCommand, Connection], RemotingCommand | None]
@@ -91,7 +91,7 @@ class RemotingServer:
         """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response.
 
         Args:
-            guard: decides over each request; None: all are answered.
+            guard: may refuse each request; None: no request is refused before its processor.
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
             connections_max: further ones are closed as soon as they are accepted.
         """
@@ -132,7 +132,7 @@ class RemotingServer:
         return Connection(handle, self.connected, self.disconnected, self.limits, self.turn)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection; close one too many, or one that another user made through a Unix socket."""
+        """Register a connection. Close it if there are too many, or if another user made it through a Unix socket."""
         assert connection.transport is not None
         uid = peer_uid(connection.transport)
         if uid is not None and not is_trusted(uid):
