@@ -136,16 +136,16 @@ def test_the_broker_s_own_file_loads(name: str, broker_properties, golden_about)
     assert loaded.settings.store_host == f"127.0.0.1:{told['listenPort']}"
     assert loaded.settings.enable_consume_queue_ext is (told["enableConsumeQueueExt"] == "true")
     assert set(loaded.unused) <= set(told)
-    assert "brokerRole" in loaded.unused
+    assert "traceTopicEnable" in loaded.unused
 
 
 def test_names_that_only_rocketmq_uses_are_listed(write: Callable[[str, str], Path]):
     """Paths in a broker's file are replaced by the given store; ignored settings are listed."""
     config = write(
-        "broker.conf", "storePathRootDir=/data\nhaListenPort=1\nmaxMessageSize=77\ntimer_wheel_enable=true\n"
+        "broker.conf", "storePathRootDir=/data\nhaMasterAddress=1\nmaxMessageSize=77\ntimer_wheel_enable=true\n"
     )
     loaded = load_settings(config)
-    assert loaded.unused == ("storePathRootDir", "haListenPort", "timer_wheel_enable")
+    assert loaded.unused == ("storePathRootDir", "haMasterAddress", "timer_wheel_enable")
     assert loaded.settings.max_message_size == 77
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from reput.errors import ConfigError as ConfigError
     from reput.errors import DamagedStore as DamagedStore
     from reput.errors import DispatcherError as DispatcherError
+    from reput.errors import FollowError as FollowError
     from reput.errors import GroupUnreachable as GroupUnreachable
     from reput.errors import MessageIllegal as MessageIllegal
     from reput.errors import NotAStore as NotAStore
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from reput.process.owner.debugging import DebuggedDispatcher as DebuggedDispatcher
     from reput.process.owner.debugging import debug as debug
     from reput.remoting.response_code import ResponseCode as ResponseCode
+    from reput.replication.follower import FollowState as FollowState
+    from reput.replication.follower import FollowStatus as FollowStatus
+    from reput.replication.following import FollowingStore as FollowingStore
+    from reput.replication.following import follow as follow
     from reput.settings import Settings as Settings
     from reput.store.config.subscription_group_manager import SubscriptionGroupConfig as SubscriptionGroupConfig
     from reput.store.config.topic_config_manager import TopicConfig as TopicConfig

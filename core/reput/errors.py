@@ -9,6 +9,7 @@ __all__ = [
     "ConfigError",
     "DamagedStore",
     "DispatcherError",
+    "FollowError",
     "GroupUnreachable",
     "MessageIllegal",
     "NotAStore",
@@ -117,6 +118,12 @@ class OffsetOutOfRange(StoreError, ValueError):
     """An offset is outside the range of the log or the queue."""
 
     advice = "See `reput status STORE` for the offsets that the log holds."
+
+
+class FollowError(StoreError):
+    """A store cannot follow its master: a gap, a log that parted, another master, damage. Nothing was appended."""
+
+    advice = "See docs/replication.md for the ways out."
 
 
 class RequestRefused(ReputError):

@@ -41,4 +41,4 @@ def test_the_list_of_names_is_the_list_of_classes():
 
 def test_the_tree_fits_on_a_screen_or_two():
     """An error class exists only if callers need to tell it apart."""
-    assert len((ROOT / "core" / "reput" / "errors.py").read_text("utf-8").splitlines()) <= 170
+    assert len((ROOT / "core" / "reput" / "errors.py").read_text("utf-8").splitlines()) <= 180

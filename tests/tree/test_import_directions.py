@@ -6,8 +6,8 @@ import pytest
 
 from source_tree import OURS, ROOT, Module, modules
 
-# reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < broker
-# < the public API < cli.
+# reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < replication
+# < broker < the public API < cli.
 FOUNDATION = {"reput.errors", "reput_hooks"}
 BELOW_STORE = {
     *FOUNDATION,
@@ -59,12 +59,22 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.consume",
         "reput.worker",
     },
+    # A copy is an embedded store whose writer is a master elsewhere.
+    "reput.replication": {
+        *BELOW_PROCESS,
+        "reput.argument_checks",
+        "reput.process",
+        "reput.consume",
+        "reput.embedded",
+        "reput.remoting",
+    },
     "reput.broker": {
         *BELOW_PROCESS,
         "reput.argument_checks",
         "reput.process",
         "reput.consume",
         "reput.embedded",
+        "reput.replication",
         "reput.access",
         "reput.namesrv",
         "reput.remoting",

@@ -19,6 +19,7 @@ from reput.broker.admin.admin_clients import AdminClientsProcessor
 from reput.broker.admin.admin_configuration import AdminConfigurationProcessor
 from reput.broker.admin.admin_maintenance import AdminMaintenanceProcessor
 from reput.broker.admin.admin_queues import AdminQueuesProcessor
+from reput.broker.admin.admin_replication import AdminReplicationProcessor
 from reput.broker.admin.admin_runtime import AdminRuntimeProcessor
 from reput.broker.admin.admin_topics import AdminTopicsProcessor
 from reput.broker.name_server_registration import NameServerRegistration
@@ -31,6 +32,7 @@ from reput.broker.requests.pull_message import PullMessageProcessor
 from reput.broker.requests.reply_message import ReplyMessageProcessor
 from reput.broker.requests.send_back import SendBackProcessor
 from reput.broker.requests.send_message import SendMessageProcessor
+from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
@@ -43,6 +45,7 @@ from reput.remoting.connection import Connection
 from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.remoting.turn import Turn
+from reput.replication.ha_server import HaServer
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Broker"]
@@ -64,6 +67,8 @@ class Broker:
         name_servers: Sequence[str] = (),
         connections_max: int = CONNECTIONS_MAX,
         hooks: Sequence[object] = (),
+        ha_server: HaServer | None = None,
+        ha_address: str | None = None,
     ) -> None:
         """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
@@ -72,6 +77,7 @@ class Broker:
             name_servers: addresses of name servers to register with.
             connections_max: maximum number of connections; further ones are closed.
             hooks: modules or objects with hooks of `reput_hooks`, in addition to the setting broker_hooks.
+            ha_server, ha_address: serves the followers of the log, and where they reach it; None: there is none.
 
         Raises:
             ConfigError: the certificate, the file of accounts or a hook cannot be used.
@@ -84,7 +90,12 @@ class Broker:
         self.topics = BrokerTopics(services.topics, self.settings)
         self.locks = RebalanceLocks(self.loop.time)
         turn = Turn()
-        self.puts = PendingPuts(engine, turn)
+        self.ha_server = ha_server
+        self.ha_address = ha_address
+        self.replicas = None
+        if self.settings.broker_role == "SYNC_MASTER":
+            self.replicas = SyncReplicas(ha_server, self.settings)
+        self.puts = PendingPuts(engine, turn, self.replicas)
         self.clients = ConnectedClients(
             services.consumer_manager,
             self.loop.time,
@@ -103,7 +114,9 @@ class Broker:
         self.send_backs = SendBackProcessor(engine)
         self.routes = RouteInfoManager(self.loop.time)
         self.name_server = NameServer(self.routes) if embeds_name_server else None
-        self.registration = NameServerRegistration(name_servers, address, self.settings, services.managers.topics)
+        self.registration = NameServerRegistration(
+            name_servers, address, ha_address, self.settings, services.managers.topics
+        )
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
@@ -162,6 +175,7 @@ class Broker:
             **AdminClientsProcessor(engine, self.clients).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
+            **AdminReplicationProcessor(engine, self.ha_server).processors(),
             **AdminRuntimeProcessor(engine, self.statistics, lambda: self.server.queued_count).processors(),
         }
 
@@ -213,6 +227,7 @@ class Broker:
                 settings.broker_name,
                 settings.broker_id,
                 self.address,
+                ha_address=self.ha_address or "",
                 topics={name: registered_topic(config) for name, config in list(manager.entries.items())},
                 data_version=RegisteredVersion(version.counter, 0, version.timestamp),
             )

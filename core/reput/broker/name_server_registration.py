@@ -42,19 +42,25 @@ logger = logging.getLogger(__name__)
 class NameServerRegistration:
     """Used in the thread of the broker's loop only."""
 
-    def __init__(self, addresses: Sequence[str], address: str, settings: Settings, topics: TopicConfigManager) -> None:
-        """*addresses* are those of the name servers, *address* is that of this broker."""
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        address: str,
+        ha_address: str | None,
+        settings: Settings,
+        topics: TopicConfigManager,
+    ) -> None:
+        """*addresses*: of the name servers; *address*: of this broker; *ha_address*: where slaves copy its log."""
         self.addresses = addresses
         self.settings = settings
         self.topics = topics
-        host, _, port = address.rpartition(":")
         self.fields = {
             "brokerAddr": address,
             "brokerId": str(settings.broker_id),
             "brokerName": settings.broker_name,
             "clusterName": settings.broker_cluster_name,
         }
-        self.ha_address = f"{host}:{int(port) + HA_PORT_DISTANCE}"
+        self.ha_address = ha_address or beside(address)
         self.client = RemotingClient()
         # The last refusal of each name server, so that the same reason is logged only once.
         self.refusals: dict[str, str] = {}
@@ -134,6 +140,12 @@ class NameServerRegistration:
             )
         )
         await self.client.close()
+
+
+def beside(address: str) -> str:
+    """Return where slaves look for the HA port of a broker that has none: RocketMQ's name server demands an address."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + HA_PORT_DISTANCE}"
 
 
 def written(fields: StoredFields) -> dict[str, Any]:

@@ -21,6 +21,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         name_servers: addresses of the name servers to register with.
         lock_timeout: seconds to wait while another process writes the store.
         announces: print a line on stdout once clients can connect.
+        ha: the address that followers reach, whose socket is the last of *listeners*; None: there is none.
+        follow: the master whose log the store copies, as its HA port or the name of its broker; None: it follows none.
+        follow_name_server, follow_broker: where to find it.
     """
 
     store: str
@@ -33,6 +36,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     name_servers: list[str] = []
     lock_timeout: float = 0.0
     announces: bool = True
+    ha: str | None = None
+    follow: str | None = None
+    follow_name_server: str | None = None
+    follow_broker: str | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

@@ -89,6 +89,19 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
         ReputError: the store cannot be opened.
     """
     config = None if options.config is None else Path(options.config)
+    if options.follow is not None:
+        from reput.replication.copy_preparation import MasterAddress
+        from reput.replication.following import open_slave
+
+        address = MasterAddress(options.follow, options.follow_name_server, options.follow_broker)
+        return open_slave(
+            directory,
+            address,
+            config=config,
+            assignments=options.assignments,
+            lock_timeout=options.lock_timeout,
+            **options.given,
+        )
     read = partial(load_store_settings, directory, config, options.assignments, **options.given)
     loaded = read()
     configuration = Configuration(loaded.settings, lambda: read().settings)
@@ -98,12 +111,15 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
 async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) -> int:
     """Serve an open store until SIGTERM, and close it."""
     from reput.broker.broker import Broker
+    from reput.replication.ha_server import HaServer
 
     loop = asyncio.get_running_loop()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    listeners = [socket.socket(fileno=descriptor) for descriptor in options.listeners]
+    ha_server = None if options.ha is None else HaServer(engine, listeners.pop())
     try:
         broker = Broker(
             engine,
@@ -111,6 +127,8 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
             embeds_name_server=options.name_server is not None,
             name_servers=options.name_servers,
             connections_max=connections_max(),
+            ha_server=ha_server,
+            ha_address=options.ha,
         )
     except ReputError as error:
         await in_thread(engine.close)
@@ -121,8 +139,10 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")
-    for listener in [socket.socket(fileno=descriptor) for descriptor in options.listeners] + [local]:
+    for listener in [*listeners, local]:
         await broker.listen(listener)
+    if ha_server is not None:
+        ha_server.start()
     write_broker_place(engine.directory, place)
     await broker.start()
     # All objects made so far live as long as the broker, so the garbage collector need not visit them again and again.
@@ -137,6 +157,9 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     logger.info("the broker is stopping: store=%s", engine.directory)
     await broker.drain()
     await broker.close()
+    if ha_server is not None:
+        # Behind the last answer: a producer may have waited for a follower.
+        await in_thread(ha_server.stop)
     with contextlib.suppress(OSError):
         remove_broker_place(engine.directory)
     await in_thread(engine.close)

@@ -22,6 +22,8 @@ VERBS = (
     "demo",
     "send",
     "serve",
+    "follow",
+    "promote",
     "consume",
     "get",
     "query",

@@ -51,8 +51,8 @@ PUT_OK, FLUSH_DISK_TIMEOUT = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DIS
 STATUSES: Mapping[int, PutMessageStatus] = {
     ResponseCode.SUCCESS: PUT_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: FLUSH_DISK_TIMEOUT,
-    11: PUT_OK,
-    12: PUT_OK,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: PutMessageStatus.SLAVE_NOT_AVAILABLE,
 }
 ID_DIGITS = 16
 

@@ -33,6 +33,25 @@ class LogGrowth:
         self.waiting_count = 0
         self.changed = threading.Condition()
         self.tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.watchers: tuple[Callable[[], None], ...] = ()
+
+    def watch(self, grown: Callable[[], None]) -> None:
+        """Call *grown*, under the put lock, each time that the log has grown. It counts as a follower."""
+        with self.changed:
+            self.watchers += (grown,)
+            self.follower_count += 1
+            is_first = self.follower_count == 1
+        if is_first:
+            self.on_change()
+
+    def unwatch(self, grown: Callable[[], None]) -> None:
+        """No longer call *grown*."""
+        with self.changed:
+            self.watchers = tuple(watcher for watcher in self.watchers if watcher != grown)
+            self.follower_count -= 1
+            is_last = self.follower_count == 0
+        if is_last:
+            self.on_change()
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -56,6 +75,8 @@ class LogGrowth:
         # A waiter raises its count before it reads the log's end, so one of the two sees the other.
         if self.waiting_count:
             self.wake()
+        for grown in self.watchers:
+            grown()
 
     def wake(self) -> None:
         """Make all waiters check again."""
@@ -76,6 +97,7 @@ class LogGrowth:
         """Called in a forked child, where there are no followers."""
         self.changed = threading.Condition()
         self.tasks = []
+        self.watchers = ()
         self.closed = True
 
     def wait(self, has_grown: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +62,13 @@ STATISTICS_SIZE_MAX = 1 << 20
 
 
 class StoreEngine(ReadingEngine):
-    """The engine of one store. Any number of threads may use it."""
+    """The engine of one store. Any number of threads may use it.
+
+    Attributes:
+        delivers: this store delivers its delayed messages; a copy of another store does not.
+    """
+
+    delivers = True
 
     def __init__(
         self,
@@ -76,7 +82,7 @@ class StoreEngine(ReadingEngine):
     ) -> None:
         """Recover the log, start the dispatchers, then the services; `reput.open` documents arguments and errors."""
         self.directory = directory
-        self.writer = open_writer(directory, settings, hooks, change_settings, lock_timeout)
+        self.writer = self.open_writer(directory, settings, hooks, change_settings, lock_timeout)
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
@@ -84,6 +90,8 @@ class StoreEngine(ReadingEngine):
         self.found_damages = FoundDamages(directory)
         # Per thread: the `GroupedPuts` of its event loop.
         self.here = threading.local()
+        # Up to where each follower has the log, by a name that operators are shown.
+        self.cursors_of_followers: Callable[[], Mapping[str, int | None]] = dict
         self.closed = False
         self.attaching = threading.Lock()
         self.consuming_lock = threading.Lock()
@@ -115,18 +123,37 @@ class StoreEngine(ReadingEngine):
             raise
         close_with_program(self)
 
+    def open_writer(
+        self,
+        directory: Path,
+        settings: Settings,
+        hooks: Sequence[object],
+        change_settings: Collection[str],
+        lock_timeout: float | None,
+    ) -> MessageStore:
+        """Return the writer of a store. Without hooks, it is one without code for them."""
+        if not hooks:
+            return MessageStore(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
+        from reput.store.put_hooks import HookedMessageStore
+
+        return HookedMessageStore(
+            directory, settings, hooks, change_settings=change_settings, lock_timeout=lock_timeout
+        )
+
     def start_services(self) -> None:
         """Start retention and the delivery of delayed messages."""
         self.bring_back_offsets()
         self.reader = self.new_reader()
         self.schedule: ScheduleService | None = None
-        if CONSUME_QUEUE in self.settings.dispatchers:
+        if self.delivers and CONSUME_QUEUE in self.settings.dispatchers:
             self.schedule = ScheduleService(self.writer, self.new_reader(), partial(self.group.wait_for, CONSUME_QUEUE))
             self.writer.appender.on_delayed = self.schedule.notice
             if self.schedule.has_waiting:
                 self.schedule.start()
         self.writer.durability.durable_views = self.views.durable_views
-        self.writer.retention.watch(self.views.cursors_needed, self.release_log)
+        self.writer.retention.watch(
+            lambda: {**self.views.cursors_needed(), **self.cursors_of_followers()}, self.release_log
+        )
         if isinstance(self.group, ProcessGroup):
             self.group.on_clean = self.writer.retention.clean
             self.group.on_statistics = self.sent_statistics
@@ -552,18 +579,3 @@ class StoreEngine(ReadingEngine):
             self.schedule.forget()
         if self.consuming is not None:
             self.consuming.forget()
-
-
-def open_writer(
-    directory: Path,
-    settings: Settings,
-    hooks: Sequence[object],
-    change_settings: Collection[str],
-    lock_timeout: float | None,
-) -> MessageStore:
-    """Return the writer of a store. Without hooks, it is one without code for them."""
-    if not hooks:
-        return MessageStore(directory, settings, change_settings=change_settings, lock_timeout=lock_timeout)
-    from reput.store.put_hooks import HookedMessageStore
-
-    return HookedMessageStore(directory, settings, hooks, change_settings=change_settings, lock_timeout=lock_timeout)

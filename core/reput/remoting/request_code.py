@@ -96,3 +96,6 @@ class RequestCode(enum.IntEnum):
     LITE_PULL_MESSAGE = 361
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    GET_BROKER_HA_STATUS = 907
+    # Not RocketMQ's: reputs ask only reputs.
+    REPUT_GET_HISTORY = 52_001

@@ -81,6 +81,14 @@ class SettingKeywords(TypedDict, total=False):
     auto_create_subscription_group: bool
     default_topic_queue_nums: int
     reject_transaction_message: bool
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
+    ha_listen_port: int
+    ha_send_heartbeat_interval: int
+    ha_housekeeping_interval: int
+    ha_transfer_batch_size: int
+    ha_slave_fallbehind_max: int
+    in_sync_replicas: int
+    slave_timeout: int
     tls_server_mode: Literal["disabled", "permissive", "enforcing"]
     tls_server_cert_path: str
     tls_server_key_path: str

@@ -126,6 +126,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_topic_queue_nums: Count = 8
     reject_transaction_message: bool = False
 
+    # Replication.
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = "ASYNC_MASTER"
+    ha_listen_port: Annotated[int, Meta(ge=0, le=65_535)] = 0  # 0: beside listen_port; RocketMQ: 10912
+    ha_send_heartbeat_interval: Interval = 5_000
+    ha_housekeeping_interval: Interval = 20_000
+    ha_transfer_batch_size: Annotated[int, Meta(ge=1, le=4_194_292)] = 32_768  # of a follower that keeps up
+    ha_slave_fallbehind_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 268_435_456  # 5.x: haMaxGapNotInSync
+    in_sync_replicas: Count = 2  # with SYNC_MASTER, copies of a message, this one included; RocketMQ 5: 1
+    slave_timeout: Interval = 3_000
+
     # The broker: encryption and accounts. Relative paths start at the broker's working directory.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"  # without a certificate: disabled
     tls_server_cert_path: str = ""  # certificates in PEM, the broker's own first

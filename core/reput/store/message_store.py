@@ -33,6 +33,7 @@ from reput.store.record.message import Message, PutMessageResult, PutMessageStat
 from reput.store.retention.retention import Retention
 from reput.store.service.threads import Threads
 from reput.store.state.epochs import Epochs
+from reput.store.state.followed_master import refuse_follower
 from reput.store.state.store_checkpoint import ahead_of_clock
 from reput.store.writer.appender import Appender
 from reput.store.writer.durability import Durability
@@ -76,7 +77,7 @@ class MessageStore:
 
         Raises:
             NotAStore: the directory has files, but no commit log.
-            StoreReadOnly: this user may not write there, or the file system is read-only.
+            StoreReadOnly: this user may not write there, the file system is read-only, or the store follows a master.
             StoreLocked: another process writes it.
             StoreFull: the disk has no space for the store's own files.
             DamagedStore: the log is damaged before its end and no operator has accepted that.
@@ -88,6 +89,7 @@ class MessageStore:
         self.threads = threads or Threads()
         # First what may be wrong with the environment and the settings: nothing is written for them.
         kernel()
+        self.refuse_follower()
         self.born_host, self.store_host = stored_host(settings.born_host), stored_host(settings.store_host)
         self.delay_levels = DelayLevels(settings.message_delay_level)
         self.store_files = StoreFiles(
@@ -129,6 +131,14 @@ class MessageStore:
         if notice is not None:
             logger.warning("%s store=%s", notice, self.directory)
         self.durability.start()
+
+    def refuse_follower(self) -> None:
+        """Refuse a store that follows a master.
+
+        Raises:
+            StoreReadOnly: it does.
+        """
+        refuse_follower(self.directory)
 
     def make_appender(self) -> Appender:
         """Return what appends to the log."""

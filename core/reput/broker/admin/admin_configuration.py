@@ -85,6 +85,8 @@ class AdminConfigurationProcessor:
         settings = self.engine.settings
         fields = [field for field in Settings.__struct_fields__ if field in ROCKETMQ_SPELLING]
         lines = [f"{ROCKETMQ_SPELLING[field]}={property_text(getattr(settings, field))}\n" for field in fields]
+        # By this a follower knows that it may speak more than RocketMQ's wire.
+        lines.append(f"reputEpoch={self.engine.writer.epochs.epoch}\n")
         version = {"stateVersion": 0, "counter": self.version.counter, "timestamp": self.version.timestamp}
         fields_of_answer = {"version": msgspec.json.encode(version).decode()}
         return RemotingCommand(ResponseCode.SUCCESS, fields_of_answer, "".join(sorted(lines)).encode())

@@ -1,7 +1,7 @@
 """PendingPuts: collects the messages of one turn of the loop, and stores them under one lock.
 
     send requests of all connections ── put ──▶ entries ── append, once a turn ──▶ the log
-                    ◀── answer ── at once, or with SYNC_FLUSH once they are on disk ──┘
+                    ◀── answer ── at once, or once they are on disk or at followers ──┘
 
 Each message remains a put of its own: it is answered, or refused, individually.
 """
@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreBusy, StoreError
 from reput.remoting.turn import Turn
@@ -33,7 +34,8 @@ Outcome: TypeAlias = PutMessageResult | StoreError
 class PendingPuts:
     """Used in the thread of the broker's loop only."""
 
-    def __init__(self, engine: StoreEngine, turn: Turn) -> None:
+    def __init__(self, engine: StoreEngine, turn: Turn, replicas: SyncReplicas | None = None) -> None:
+        """*replicas*: hold answers until followers have the messages; None: no answer waits for a follower."""
         self.turn = turn
         self.engine = engine
         self.writer = engine.writer
@@ -43,12 +45,13 @@ class PendingPuts:
         self.prepared: list[Prepared] = []
         self.answers: list[Callable[[Outcome], None]] = []
         self.waiting_count = 0
+        self.replicas = replicas
 
     def put(self, message: Message, answer: Callable[[Outcome], None], *, waits: bool = True) -> None:
         """Store *message* at the end of this turn, and call *answer* in the loop.
 
         Args:
-            waits: with SYNC_FLUSH, *answer* is called once the message is on disk.
+            waits: *answer* is called once the message is on disk with SYNC_FLUSH, and at followers with SYNC_MASTER.
 
         Raises:
             MessageIllegal: it breaks a limit.
@@ -60,6 +63,8 @@ class PendingPuts:
         self, message: Message | None, prepared: Prepared, answer: Callable[[Outcome], None], *, waits: bool
     ) -> None:
         """As `put`, for an encoded message; *message* is None if it was encoded without a `Message`."""
+        if waits and self.replicas is not None:
+            answer = self.confirmed(answer, self.replicas)
         if waits and self.writer.sync_flush:
             if self.waiting_count >= WAITING_MAX:
                 raise StoreBusy(f"too many messages wait for the disk: waiting_max={WAITING_MAX}")
@@ -93,11 +98,48 @@ class PendingPuts:
             await asyncio.sleep(0)
         if self.writer.sync_flush and self.writer.durable < self.writer.appended:
             await self.engine.grouped_puts().waits.wait(self.writer.appended)
+        if self.replicas is not None:
+            await self.replicas.settled()
+
+    def confirmed(self, answer: Callable[[Outcome], None], replicas: SyncReplicas) -> Callable[[Outcome], None]:
+        """Return what calls *answer* once followers have the message, or it is known that they do not."""
+
+        def wait(outcome: Outcome) -> None:
+            if not isinstance(outcome, PutMessageResult):
+                answer(outcome)
+                return
+            if self.waiting_count >= WAITING_MAX:
+                answer(with_status(outcome, PutMessageStatus.FLUSH_SLAVE_TIMEOUT))
+                return
+            self.waiting_count += 1
+
+            def done(status: PutMessageStatus) -> None:
+                self.waiting_count -= 1
+                answer(with_status(outcome, status))
+
+            replicas.wait(outcome.next_commit_log_offset, done)
+
+        return wait
+
+    def confirmed_in_thread(self, result: PutMessageResult) -> PutMessageResult:
+        """Return *result* of a message that was put in another thread, once followers have it, or are known not to."""
+        if self.replicas is None:
+            return result
+        return with_status(result, self.replicas.wait_in_thread(result.next_commit_log_offset))
 
     def answer_batch(
         self, results: list[PutMessageResult], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
     ) -> None:
         """Call *answer* in the loop with the results of stored messages; for *waits* see `put`."""
+        if waits and self.replicas is not None:
+            replicas, told = self.replicas, answer
+
+            def answer(results: list[PutMessageResult]) -> None:
+                def done(status: PutMessageStatus) -> None:
+                    told([with_status(result, status) for result in results])
+
+                replicas.wait(results[-1].next_commit_log_offset, done)
+
         if not (waits and self.writer.sync_flush):
             answer(results)
             return
@@ -114,6 +156,11 @@ class PendingPuts:
                 answer(results if is_durable else [late(result) for result in results])
 
         self.engine.grouped_puts().waits.call(end, settle)
+
+
+def with_status(result: PutMessageResult, status: PutMessageStatus) -> PutMessageResult:
+    """Return *result* with the outcome of its replication, which wins if it is not a success, as in RocketMQ."""
+    return result if status is PutMessageStatus.PUT_OK else msgspec.structs.replace(result, status=status)
 
 
 def late(result: PutMessageResult) -> PutMessageResult:

@@ -57,6 +57,8 @@ TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 STATUS_CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
 DOES_NOT_WAIT = b"false"
 
@@ -117,6 +119,12 @@ class SendMessageProcessor:
         """
         if self.is_draining:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
+        if not self.engine.delivers:
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker is a slave, and takes no messages",
+                "Send to its master.",
+            )
         self.appender.refuse_when_stuck()
         header = SendHeader.of(request)
         config = self.checked_topic(header)
@@ -306,7 +314,9 @@ class SendMessageProcessor:
 
         def put() -> RemotingCommand:
             try:
-                result = self.engine.transactions.put_half(group, message).result
+                stored = self.engine.transactions.put_half(group, message).result
+                waits = properties.get("WAIT") != "false"
+                result = self.puts.confirmed_in_thread(stored) if waits else stored
                 self.half_stored(group)
             except RequestRefused as error:
                 return RemotingCommand(error.response_code, remark=str(error))

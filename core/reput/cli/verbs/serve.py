@@ -29,6 +29,7 @@ class TlsMode(enum.Enum):
 
 
 FAST_PORT_DISTANCE = 2
+HA_PORT_DISTANCE = 1
 NAME_SERVER_LISTEN = "127.0.0.1:9876"
 
 
@@ -50,6 +51,31 @@ def serve(
         str,
         typer.Option("--name-server-listen", metavar="H:P", help="Where the name server beside the broker listens."),
     ] = NAME_SERVER_LISTEN,
+    ha_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--ha-listen",
+            metavar="H:P|none",
+            help="Where followers copy the log: RocketMQ's slaves and `reput follow`. [one port above --listen]",
+        ),
+    ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            "--follow",
+            metavar="MASTER",
+            help="Serve as the slave of this master, HOST:PORT of its HA port; with --follow-name-server, its broker's "
+            "name.",
+        ),
+    ] = None,
+    follow_name_server: Annotated[
+        str | None,
+        typer.Option("--follow-name-server", metavar="H:P", help="A name server that knows the master's broker."),
+    ] = None,
+    follow_broker: Annotated[
+        str | None,
+        typer.Option("--follow-broker", metavar="H:P", help="Where the master answers. [one port below the HA port]"),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication.")
     ] = False,
@@ -82,12 +108,18 @@ def serve(
     refuse_address(store)
     assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
     settings = settings_of(store, config, assignments).settings
-    insecure = insecure or settings.has_accounts
+    is_open, insecure = insecure, insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
+    if settings.broker_role == "SLAVE" and follow is None:
+        raise ConfigError(
+            "a slave follows a master, and none is named: broker_role=SLAVE",
+            "Add --follow HOST:PORT with the master's HA port, or set broker_role=ASYNC_MASTER to serve it alone.",
+        )
     servers = [] if named == "none" else split_addresses(named)
     for server in servers:
         split_address("--name-server", server)
+    port_is_fixed = port != 0
     listeners = [bound("--listen", host, port, insecure)]
     if port > FAST_PORT_DISTANCE:
         # Clients with the VIP channel send there.
@@ -99,7 +131,22 @@ def serve(
         name_host, name_port = split_address("--name-server-listen", name_server_listen)
         listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
         names = address_text(name_host, listeners[-1].getsockname()[1])
-    given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
+    if listen is None and settings.ha_listen_port:
+        ha_port = settings.ha_listen_port
+    else:
+        ha_port = port + HA_PORT_DISTANCE if port_is_fixed else 0
+    ha_listener = bound_ha(ha_listen, host, ha_port, is_open)
+    ha = None
+    if ha_listener is not None:
+        listeners.append(ha_listener)
+        ha_host = host if ha_listen is None else split_address("--ha-listen", ha_listen)[0]
+        ha_port = ha_listener.getsockname()[1]
+        ha = address_text(advertised if ha_host == host else advertised_address(ha_host, settings.broker_ip1), ha_port)
+    given: dict[str, Any] = {
+        "broker_ip1": advertised,
+        "listen_port": port,
+        "ha_listen_port": 0 if ha is None else ha_port,
+    }
     options = ServeOptions(
         store=os.fspath(store.absolute()),
         config=None if config is None else os.fspath(config.absolute()),
@@ -109,6 +156,10 @@ def serve(
         broker=address_text(advertised, port),
         name_server=names,
         name_servers=servers,
+        ha=ha,
+        follow=follow,
+        follow_name_server=follow_name_server,
+        follow_broker=follow_broker,
     )
 
     become_keeper(options, listeners)
@@ -168,6 +219,30 @@ def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
             "Stop what listens there, or choose another port; port 0 takes any free one.",
         ) from None
     return listener
+
+
+def bound_ha(ha_listen: str | None, host: str, port: int, is_open: bool) -> socket.socket | None:
+    """Return the bound socket of the HA port, None if there is none.
+
+    Accounts do not protect it: it hands out the whole log to whom it listens to. So beyond this machine it is opened
+    only where that was asked for.
+
+    Args:
+        ha_listen: the option; None: it was not given.
+        host, port: where it listens by default; 0: any free port.
+        is_open: the person has declared the network trusted.
+
+    Raises:
+        ConfigError, BrokerError: as of `bound`.
+    """
+    if ha_listen == "none":
+        return None
+    if ha_listen is not None:
+        return bound("--ha-listen", *split_address("--ha-listen", ha_listen), is_open)
+    try:
+        return bound("--ha-listen", host, port, is_open)
+    except ConfigError:
+        return None
 
 
 def advertised_address(host: str, configured: str) -> str:

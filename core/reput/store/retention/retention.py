@@ -89,7 +89,8 @@ class Retention(ServiceThread):
         """Begin to watch.
 
         Args:
-            cursors: returns up to where the view of each enabled dispatcher is durable, None: not known.
+            cursors: returns up to where the view of each enabled dispatcher is durable, None: not known; and up to
+                where each follower has the log.
             on_trim: called after each removal of a segment.
         """
         self.cursors = cursors

@@ -49,7 +49,8 @@ class Situation(msgspec.Struct, frozen=True):
         now: ms since 1970 UTC.
         log_end: up to where the log is durable.
         level, used_percent: of the disk.
-        cursors: commit-log offset up to which the view of each enabled dispatcher is durable; None: not known.
+        cursors: commit-log offset up to which the view of each enabled dispatcher is durable, and up to which each
+            follower has the log; None: not known.
         asked: an operator wants it done now, whatever the hour.
     """
 
@@ -132,7 +133,7 @@ class RetentionRules:
         if not aged and not self.forcible:
             return SegmentFate(segment, False, due, f"it has not had its time: {self.age(segment)}", missed_by)
         if waits:
-            reason = f"dispatchers do not have it yet: {self.missing(missed_by)}"
+            reason = f"dispatchers or followers do not have it yet: {self.missing(missed_by)}"
             return SegmentFate(segment, False, due, reason, missed_by)
         if trigger is None:
             reason = f"it has had its time, and waits for the hour: delete_when={settings.delete_when}"

@@ -1,0 +1,100 @@
+"""SyncReplicas: with SYNC_MASTER, holds the answer to a producer until enough followers have the message.
+
+    stored ── too few in-sync followers ──▶ SLAVE_NOT_AVAILABLE, at once
+           ── acknowledged by enough ─────▶ PUT_OK
+           ── not within slave_timeout ───▶ FLUSH_SLAVE_TIMEOUT
+
+The message is stored in each case. A follower counts by its own reports, as long as its connection lasts; a reput
+reports only what its disk has.
+
+Source: RocketMQ store 4.9, CommitLog.submitReplicaRequest and HAService.isSlaveOK; store 5, GroupTransferService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from reput.replication.ha_server import HaServer
+from reput.settings import Settings
+from reput.store.record.message import PutMessageStatus
+
+__all__ = ["SyncReplicas"]
+
+# A late timer must not answer before its time.
+TIMER_SLACK_S = 0.001
+
+
+class SyncReplicas:
+    """Used in the thread of the broker's loop only, but for `wait_in_thread`."""
+
+    def __init__(self, ha_server: HaServer | None, settings: Settings) -> None:
+        """*ha_server*: None: there is no HA port, so no follower either."""
+        self.ha_server = ha_server
+        self.loop = asyncio.get_running_loop()
+        # The master itself is one of them. SYNC_MASTER means at least one more.
+        self.needed = max(settings.in_sync_replicas, 2) - 1
+        self.timeout = settings.slave_timeout / 1000
+        # (commit-log offset, deadline, what to call), in the order of arrival, which is nearly that of the log.
+        self.waiting: deque[tuple[int, float, Callable[[PutMessageStatus], None]]] = deque()
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_told = False
+        if ha_server is not None:
+            ha_server.on_acknowledged = self.tell
+
+    def wait(self, end: int, done: Callable[[PutMessageStatus], None]) -> None:
+        """Call *done* once enough followers have the log up to *end*, or it is known that they do not."""
+        server = self.ha_server
+        if server is None or server.in_sync_count() < self.needed:
+            done(PutMessageStatus.SLAVE_NOT_AVAILABLE)
+            return
+        if server.acknowledged_by(end) >= self.needed:
+            done(PutMessageStatus.PUT_OK)
+            return
+        self.waiting.append((end, self.loop.time() + self.timeout, done))
+        if self.timer is None:
+            self.timer = self.loop.call_later(self.timeout + TIMER_SLACK_S, self.expire)
+
+    def wait_in_thread(self, end: int) -> PutMessageStatus:
+        """Return the outcome for a message that ends at *end*. Called in other threads than the loop's."""
+        found: list[PutMessageStatus] = []
+        known = threading.Event()
+
+        def done(status: PutMessageStatus) -> None:
+            found.append(status)
+            known.set()
+
+        self.loop.call_soon_threadsafe(self.wait, end, done)
+        known.wait()
+        return found[0]
+
+    def tell(self) -> None:
+        """A follower has acknowledged more, or has gone. Called by the thread of the HA port."""
+        if not self.is_told and self.waiting:
+            self.is_told = True
+            self.loop.call_soon_threadsafe(self.settle)
+
+    def settle(self) -> None:
+        """Answer those whose messages have arrived."""
+        self.is_told = False
+        server = self.ha_server
+        assert server is not None
+        arrived = server.acknowledged_by_count(self.needed)
+        while self.waiting and self.waiting[0][0] <= arrived:
+            self.waiting.popleft()[2](PutMessageStatus.PUT_OK)
+
+    def expire(self) -> None:
+        """Answer those that have waited long enough."""
+        self.timer = None
+        now = self.loop.time()
+        while self.waiting and self.waiting[0][1] <= now:
+            self.waiting.popleft()[2](PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+        if self.waiting:
+            self.timer = self.loop.call_later(self.waiting[0][1] - now + TIMER_SLACK_S, self.expire)
+
+    async def settled(self) -> None:
+        """Return once nobody waits any more."""
+        while self.waiting:
+            await asyncio.sleep(TIMER_SLACK_S)

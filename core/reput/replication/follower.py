@@ -1,0 +1,335 @@
+"""Follower: the thread that copies a master's log into a store, and says how far it is.
+
+    describe the master ──▶ compare the overlap ──▶ copy: check, append, force, report ──▶ … the connection ends
+           ▲                                                                                      │
+           └──────────────────────────── a pause that grows ◀─────────────────────────────────────┘
+
+A gap, a log that parted, another master or damage ends the following for good: nothing is ever stitched.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
+from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
+from reput.replication.copied_records import CopiedRecords
+from reput.replication.master_requests import MasterDescription, MasterRequests
+from reput.replication.master_stream import MasterStream
+from reput.store.following_store import FollowingMessageStore
+from reput.store.log.segments import Segments
+from reput.store.service.wake import Wake
+from reput.store.state.followed_master import FollowedMaster
+
+__all__ = ["FollowState", "FollowStatus", "Follower"]
+
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 10.0
+# A connection that lasted so long begins with the shortest pause again.
+LASTED_S = 5.0
+READ_WAIT_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class FollowState(enum.Enum):
+    """What a follower does."""
+
+    CONNECTING = "CONNECTING"
+    COPYING = "COPYING"
+    WAITING = "WAITING"
+    STOPPED = "STOPPED"
+
+
+class FollowStatus(msgspec.Struct, frozen=True):
+    """A follower as it is now.
+
+    Attributes:
+        master: where the log is copied from.
+        end: commit-log offset up to which the log is copied.
+        durable: up to which it is forced, and acknowledged.
+        master_end: where the master's log ended when it was last asked; None: it never answered.
+        reason: why the follower waits or has stopped.
+        connections: how often it has connected.
+    """
+
+    state: FollowState
+    master: str
+    end: int
+    durable: int
+    master_end: int | None
+    reason: str | None
+    connections: int
+
+
+class Follower:
+    """Copies the log of one master into one store."""
+
+    def __init__(self, writer: FollowingMessageStore, on_connected: Callable[[MasterDescription], None]) -> None:
+        """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one."""
+        self.writer = writer
+        self.master: FollowedMaster = writer.master
+        self.on_connected = on_connected
+        self.requests = MasterRequests(self.master.address)
+        self.state = FollowState.CONNECTING
+        self.reason: str | None = None
+        # Why the following has ended for good.
+        self.error: FollowError | None = None
+        self.master_end: int | None = None
+        self.connections = 0
+        self.stopping = False
+        self.stream: MasterStream | None = None
+        self.wake = Wake()
+        self.changed = threading.Condition()
+        writer.notice_of_master = self.notice
+
+    # Seen from outside.
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread = self.writer.threads.start("reput-follower", self.run, self.died)
+
+    def stop(self) -> None:
+        """End the following, and return once the thread has ended."""
+        self.stopping = True
+        self.wake.set()
+        if self.stream is not None:
+            self.stream.end()
+        self.thread.join()
+
+    def status(self) -> FollowStatus:
+        """Return what the follower does, and how far it is."""
+        writer = self.writer
+        return FollowStatus(
+            self.state,
+            self.master.ha_address,
+            writer.appended,
+            writer.durable,
+            self.master_end,
+            self.reason,
+            self.connections,
+        )
+
+    def notice(self) -> str | None:
+        """Return what an operator should know, for `reput status`."""
+        if self.state is FollowState.COPYING:
+            return f"follows a master: master={self.master.ha_address}"
+        return f"does not reach the end of its master's log: state={self.state.value} reason={self.reason!r}"
+
+    def wait_for_change(self, seen: FollowState, timeout: float | None) -> FollowState:
+        """Wait until the state differs from *seen*, at most *timeout* seconds; return it."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.state is not seen, timeout)
+        return self.state
+
+    def died(self, reason: str) -> None:
+        """An error of ours has ended the thread."""
+        self.error = FollowError(reason)
+        self.become(FollowState.STOPPED, reason)
+
+    def become(self, state: FollowState, reason: str | None = None) -> None:
+        """Change the state."""
+        with self.changed:
+            self.state, self.reason = state, reason
+            self.changed.notify_all()
+
+    # The thread.
+
+    def run(self) -> None:
+        """Follow until stopped, or until nothing may be appended any more."""
+        pause = PAUSE_MIN_S
+        complaint = ""
+        while not self.stopping:
+            began = time.monotonic()
+            try:
+                self.become(FollowState.CONNECTING)
+                self.follow()
+            except FollowError as error:
+                self.error = error
+                self.become(FollowState.STOPPED, str(error))
+                logger.error("the store no longer follows: %s store=%s", error, self.writer.directory)
+                return
+            except (BrokerError, StoreFull, OSError) as error:
+                self.become(FollowState.WAITING, str(error))
+                if not self.stopping and str(error) != complaint:
+                    complaint = str(error)
+                    logger.warning("the connection to the master ends, and is made again: reason=%s", error)
+            except ReputError as error:
+                if not self.stopping:
+                    self.error = FollowError(f"the store takes no more records: {error}", error.advice)
+                    self.become(FollowState.STOPPED, str(self.error))
+                    logger.error("the store no longer follows: %s", error)
+                return
+            if time.monotonic() - began > LASTED_S:
+                pause = PAUSE_MIN_S
+            if not self.stopping:
+                self.wake.wait(pause)
+            pause = min(pause * 2, PAUSE_MAX_S)
+        self.become(FollowState.STOPPED, "it was closed")
+
+    def follow(self) -> None:
+        """Copy over one connection.
+
+        Raises:
+            FollowError: nothing may be appended any more.
+            BrokerError: the connection has ended.
+        """
+        master = self.requests.describe()
+        self.master_end = master.offset_end
+        self.check_identity(master)
+        writer = self.writer
+        own_end = writer.appended
+        begin = max(writer.commit_log_offset_min, master.offset_min, own_end - OVERLAP_SIZE)
+        self.check_bounds(master, own_end)
+        if master.epoch is not None:
+            self.check_history(own_end)
+        begin = min(begin, own_end)
+        # A log within its first segment begins there for RocketMQ, too.
+        asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
+        records = CopiedRecords(own_end, writer.segment_size, master.record_size_max)
+        is_reput = master.epoch is not None
+        with MasterStream(self.master.ha_address, asked, writer.segment_size, is_reput=is_reput) as stream:
+            self.stream = stream
+            self.connections += 1
+            overlap = self.read_log(asked, own_end) if own_end > asked else b""
+            if own_end < asked:
+                # The first byte of the log, which cannot be asked for.
+                records.feed(b"\0")
+            self.on_connected(master)
+            self.copy(stream, records, overlap, asked)
+
+    def copy(self, stream: MasterStream, records: CopiedRecords, overlap: bytes, asked: int) -> None:
+        """Compare the overlap, then append what follows it."""
+        compared = 0
+        if compared == len(overlap):
+            self.become(FollowState.COPYING)
+        for piece in stream.pieces(READ_WAIT_S, self.look):
+            if self.stopping:
+                return
+            if compared < len(overlap):
+                size = min(len(piece), len(overlap) - compared)
+                if piece[:size] != overlap[compared : compared + size]:
+                    raise self.parted()
+                compared += size
+                piece = piece[size:]
+                if compared < len(overlap):
+                    continue
+                stream.report(self.writer.durable)
+                self.become(FollowState.COPYING)
+            if piece:
+                records.feed(piece)
+                self.append(stream, records)
+
+    def append(self, stream: MasterStream, records: CopiedRecords) -> None:
+        """Append all whole records, and report them once they are forced."""
+        end = None
+        for piece in records.take():
+            end = self.writer.append_copied(piece.columns, piece.blank)
+        if end is not None:
+            self.writer.call_when_durable(end, lambda: stream.report(self.writer.durable))
+
+    def look(self) -> None:
+        """Called when nothing more comes for now.
+
+        Raises:
+            BrokerError: the store is being closed.
+        """
+        if self.stopping:
+            raise BrokerError("the store is being closed")
+
+    # What may not be copied.
+
+    def check_identity(self, master: MasterDescription) -> None:
+        """Refuse another master than the one whose log this is.
+
+        Raises:
+            FollowError: it is another, or its segments have another size.
+        """
+        known = self.master
+        if (master.cluster_name, master.broker_name) != (known.cluster_name, known.broker_name):
+            raise FollowError(
+                f"another broker answers there: broker_name={master.broker_name} expected={known.broker_name} "
+                f"cluster={master.cluster_name} expected={known.cluster_name} master={known.address}",
+                "Follow it into a store of its own, or correct the address.",
+            )
+        if master.segment_size != self.writer.segment_size:
+            raise FollowError(
+                f"the master's segments have another size: mapped_file_size_commit_log={master.segment_size} "
+                f"ours={self.writer.segment_size}",
+                "Follow it into a new store.",
+            )
+
+    def check_bounds(self, master: MasterDescription, own_end: int) -> None:
+        """Refuse a master that no longer has what follows, or does not have what is here.
+
+        Raises:
+            FollowError: so it is.
+        """
+        if own_end < master.offset_min:
+            raise FollowError(
+                f"the master has removed records that were not copied: own_end={own_end} "
+                f"master_begin={master.offset_min} missing={master.offset_min - own_end}",
+                "This store keeps what it has. Follow into a new store with --from earliest, and keep the master's "
+                "log longer (fileReservedTime).",
+            )
+        if own_end > master.offset_end:
+            raise self.parted()
+
+    def check_history(self, own_end: int) -> None:
+        """Compare the marks of a master that is a reput: they lie over the whole log, and the overlap only at its end.
+
+        Raises:
+            FollowError: one is contradicted.
+        """
+        segments = Segments(self.writer.directory / "commitlog", self.writer.segment_size)
+        mark = self.requests.history().first_contradiction(segments, own_end)
+        if mark is not None:
+            raise self.parted(mark.offset)
+
+    def parted(self, known_end: int | None = None) -> FollowError:
+        """Return the error that names where the two logs part, and what is only here.
+
+        Args:
+            known_end: they differ before this offset, and may be the same behind it; None: that is not known.
+        """
+        writer = self.writer
+        offset_min, master_end = self.requests.bounds()
+        begin = max(offset_min, writer.commit_log_offset_min)
+        end = min(writer.appended, master_end, writer.appended if known_end is None else known_end)
+        if begin > end:
+            return FollowError(
+                f"the master has another log: own_begin={writer.commit_log_offset_min} own_end={writer.appended} "
+                f"master_begin={offset_min} master_end={master_end}",
+                "It was replaced. Follow it into a new store.",
+            )
+        parting = find_parting(self.master.ha_address, writer.segment_size, self.read_log, begin, end)
+        plan = lost_records(writer.directory, parting)
+        if plan.cut_at <= begin < writer.appended:
+            return FollowError(
+                f"the master has another log from its first byte on: from={begin} own_end={writer.appended} "
+                f"master_end={master_end}",
+                "It was replaced, or this is another broker's log. Follow it into a new store.",
+            )
+        return FollowError(
+            f"the master's log parts from this copy: from={plan.cut_at} own_end={writer.appended} "
+            f"master_end={master_end} records_only_here={plan.records} bytes_only_here={writer.appended - plan.cut_at}",
+            f"The master has lost records, or was replaced by another. To keep them, make this store the master: "
+            f"`reput promote {writer.directory}`. To follow the master, `reput follow --discard` moves these records "
+            f"to {writer.directory}/reput/cut/ and continues from {plan.cut_at}.",
+        )
+
+    def read_log(self, begin: int, end: int) -> bytes:
+        """Return our own bytes for a comparison.
+
+        Raises:
+            BrokerError: retention has just removed them; the next connection asks for others.
+        """
+        try:
+            return read_bytes(Segments(self.writer.directory / "commitlog", self.writer.segment_size), begin, end)
+        except OffsetOutOfRange as error:
+            raise BrokerError(str(error)) from None

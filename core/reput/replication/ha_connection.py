@@ -1,0 +1,232 @@
+"""HaConnection: one follower of this log: what it has asked for, what it was sent, what it has acknowledged."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from isal.isal_zlib import crc32
+
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import OffsetOutOfRange
+from reput.replication.ha_protocol import CHECKED_FRAME_HEADER, FRAME_HEADER, ReportReader
+from reput.store.log.segments import SegmentFile, Segments
+
+__all__ = ["ConnectionEnds", "HaConnection"]
+
+READ_SIZE = 4096
+# A follower that is far behind gets large frames: each costs the thread, and with it the puts, a turn.
+CATCH_UP_SIZE = 1 << 20
+# Bytes that one follower gets before the others have their turn.
+TURN_SIZE = 4 << 20
+
+
+class ConnectionEnds(Exception):
+    """A follower cannot be served any more; the text says why.
+
+    Attributes:
+        is_usual: nothing is wrong with it.
+    """
+
+    def __init__(self, text: str, *, is_usual: bool = False) -> None:
+        super().__init__(text)
+        self.is_usual = is_usual
+
+
+class HaConnection:
+    """Used by the thread of the HA port. Others may look at the attributes.
+
+    Attributes:
+        sent: commit-log offset of the next byte for the follower.
+        acknowledged: what it has reported last, never beyond the log's end; None: nothing yet.
+        is_blocked: its socket is full.
+    """
+
+    def __init__(self, engine: StoreEngine, accepted: socket.socket, address: str) -> None:
+        self.engine = engine
+        self.socket = accepted
+        self.address = address
+        settings = engine.settings
+        self.frame_size = settings.ha_transfer_batch_size
+        self.heartbeat_interval = settings.ha_send_heartbeat_interval / 1000
+        self.silence_max = settings.ha_housekeeping_interval / 1000
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reports = ReportReader()
+        self.segment_size = engine.writer.segment_size
+        self.segments: Segments | None = None
+        self.file: SegmentFile | None = None
+        self.sent = 0
+        self.acknowledged: int | None = None
+        self.is_blocked = False
+        # What the frame under way still needs.
+        self.header = b""
+        self.body_left = 0
+        # The body, if it was read for its CRC.
+        self.body = memoryview(b"")
+        self.heard_at = self.written_at = time.monotonic()
+
+    # From the follower.
+
+    def read(self, end: int) -> bool:
+        """Take its reports, for a log that ends at *end*; return whether it has acknowledged more.
+
+        Raises:
+            ConnectionEnds: it has gone, or has reported what cannot be.
+        """
+        try:
+            data = self.socket.recv(READ_SIZE)
+        except BlockingIOError:
+            return False
+        if not data:
+            raise ConnectionEnds("it has ended the connection", is_usual=True)
+        self.heard_at = time.monotonic()
+        reported = self.reports.feed(data)
+        if reported is None:
+            return False
+        if reported > end:
+            raise ConnectionEnds(
+                f"it reports more than this log has, so its log has parted from this one: reported={reported} "
+                f"log_end={end}"
+            )
+        if self.acknowledged is None:
+            self.begin(reported)
+            return False
+        if reported > self.sent:
+            raise ConnectionEnds(f"it reports what it was not sent: reported={reported} sent={self.sent}")
+        if reported < self.acknowledged:
+            # It began with an overlap, or is confused; neither takes an acknowledgement back.
+            return False
+        self.acknowledged = reported
+        return True
+
+    def begin(self, asked: int) -> None:
+        """Begin at *asked*; 0 means the whole log.
+
+        Raises:
+            ConnectionEnds: the log does not have it.
+        """
+        begin = self.engine.commit_log_offset_min()
+        asked = asked or begin
+        if asked < begin:
+            raise ConnectionEnds(f"it asks for what was removed: asked={asked} log_begin={begin}")
+        self.sent = self.acknowledged = asked
+
+    # To the follower.
+
+    def may_send(self, end: int) -> bool:
+        """Tell whether bytes are left that its socket may take."""
+        return not self.is_blocked and self.acknowledged is not None and (self.sent < end or self.body_left > 0)
+
+    def send(self, end: int, now: float) -> None:
+        """Send bytes of the log up to *end*, or a heartbeat.
+
+        Raises:
+            ConnectionEnds: it was silent too long, or retention has removed what it needs.
+        """
+        if now - self.heard_at > self.silence_max:
+            raise ConnectionEnds(f"it says nothing: silence_max_s={self.silence_max:g}")
+        if self.acknowledged is None:
+            return
+        turn_end = min(end, self.sent + TURN_SIZE)
+        try:
+            self.is_blocked = False
+            self.finish_frame()
+            while self.sent < turn_end:
+                self.begin_frame(end)
+                self.finish_frame()
+            if now - self.written_at > self.heartbeat_interval:
+                is_reput = self.reports.is_reput
+                self.header = (
+                    CHECKED_FRAME_HEADER.pack(self.sent, 0, 0) if is_reput else FRAME_HEADER.pack(self.sent, 0)
+                )
+                self.finish_frame()
+        except BlockingIOError:
+            self.is_blocked = True
+
+    def begin_frame(self, end: int) -> None:
+        """Decide on the next frame: within one segment, and not larger than followers take."""
+        left = self.segment_size - self.sent % self.segment_size
+        size_max = CATCH_UP_SIZE if end - self.sent > CATCH_UP_SIZE else self.frame_size
+        size = min(left, end - self.sent, size_max)
+        if self.reports.is_reput:
+            file = self.file_of(self.sent)
+            body = file.read(self.sent, size)
+            if len(body) < size:
+                raise self.unreadable(file)
+            self.body = memoryview(body)
+            self.header = CHECKED_FRAME_HEADER.pack(self.sent, size, crc32(body))
+        else:
+            self.header = FRAME_HEADER.pack(self.sent, size)
+        self.body_left = size
+
+    def finish_frame(self) -> None:
+        """Send what the frame under way still needs.
+
+        Raises:
+            BlockingIOError: the socket is full.
+        """
+        while self.header:
+            flags = socket.MSG_MORE if self.body_left else 0
+            self.header = self.header[self.socket.send(self.header, flags) :]
+            self.written_at = time.monotonic()
+        while self.body_left:
+            count = self.send_body()
+            self.sent += count
+            self.body_left -= count
+            self.written_at = time.monotonic()
+
+    def send_body(self) -> int:
+        """Send what the socket takes of the body under way; return how many bytes.
+
+        Raises:
+            BlockingIOError: the socket is full.
+        """
+        if self.body:
+            count = self.socket.send(self.body)
+            self.body = self.body[count:]
+            return count
+        file = self.file_of(self.sent)
+        count = os.sendfile(self.socket.fileno(), file.descriptor, self.sent - file.segment.begin, self.body_left)
+        if not count:
+            raise self.unreadable(file)
+        return count
+
+    def unreadable(self, file: SegmentFile) -> ConnectionEnds:
+        """Return why the connection ends if a segment is shorter than the log."""
+        return ConnectionEnds(f"the log cannot be read: path={file.segment.path} commit_log_offset={self.sent}")
+
+    def file_of(self, commit_log_offset: int) -> SegmentFile:
+        """Return the open segment that holds a byte.
+
+        Raises:
+            ConnectionEnds: retention has removed it.
+        """
+        file = self.file
+        if file is not None and file.segment.begin <= commit_log_offset < file.segment.end:
+            return file
+        self.close_file()
+        if self.segments is None:
+            self.segments = Segments(self.engine.directory / "commitlog", self.segment_size)
+        try:
+            self.file = self.segments.open(self.segments.holding(commit_log_offset))
+        except OffsetOutOfRange:
+            raise ConnectionEnds(
+                f"retention has removed what it needs next: commit_log_offset={commit_log_offset} "
+                f"log_begin={self.engine.commit_log_offset_min()}"
+            ) from None
+        return self.file
+
+    # The end.
+
+    def close_file(self) -> None:
+        """Close the open segment."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def close(self) -> None:
+        """End the connection."""
+        self.close_file()
+        self.socket.close()

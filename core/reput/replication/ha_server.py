@@ -1,0 +1,211 @@
+"""HaServer: lets RocketMQ's slaves, and reputs, copy the log of an open store. One thread serves all of them.
+
+    writer ── the log has grown ──▶ thread ── frames, by sendfile from the segments ──▶ followers
+    SYNC_MASTER's puts ◀── acknowledged ── reports ◀──────────────────────────────────────┘
+
+Each follower has a place of its own in the log, and only a few bytes of memory: the kernel copies the body from the
+segment's pages into the socket. A follower that does not read holds up nobody.
+
+Source: RocketMQ store, DefaultHAService and DefaultHAConnection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from reput.embedded.store_engine import StoreEngine
+from reput.replication.ha_connection import ConnectionEnds, HaConnection
+
+__all__ = ["FollowerRow", "HaServer"]
+
+FOLLOWERS_MAX = 64
+LOOK_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+class FollowerRow(msgspec.Struct, frozen=True):
+    """One follower, as the master sees it.
+
+    Attributes:
+        sent, acknowledged: commit-log offsets; None: it has not reported yet.
+    """
+
+    address: str
+    sent: int
+    acknowledged: int | None
+
+
+class HaServer:
+    """The HA port of one store.
+
+    Attributes:
+        on_acknowledged: called by the thread each time that a follower has acknowledged more, or has gone.
+    """
+
+    def __init__(self, engine: StoreEngine, listener: socket.socket) -> None:
+        """Serve on *listener*, which is bound and listens."""
+        self.engine = engine
+        self.listener = listener
+        self.settings = engine.settings
+        self.on_acknowledged: Callable[[], None] = lambda: None
+        self.selector = selectors.EpollSelector()
+        self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.connections: dict[int, HaConnection] = {}
+        self.guard = threading.Lock()
+        # While it is set, growth of the log must wake the thread.
+        self.is_parked = False
+        self.stopping = False
+        self.complaint = ""
+
+    # Seen from outside.
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.listener.setblocking(False)
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.selector.register(self.waker, selectors.EVENT_READ)
+        self.engine.growth.watch(self.grown)
+        self.engine.cursors_of_followers = self.cursors
+        self.thread = self.engine.threads.start("reput-ha", self.run)
+
+    def stop(self) -> None:
+        """End all connections, and return once the thread has ended."""
+        self.engine.growth.unwatch(self.grown)
+        self.stopping = True
+        os.eventfd_write(self.waker, 1)
+        self.thread.join()
+
+    def grown(self) -> None:
+        """The log has grown. Called under the put lock."""
+        if self.is_parked:
+            self.is_parked = False
+            os.eventfd_write(self.waker, 1)
+
+    def followers(self) -> list[FollowerRow]:
+        """Return the followers that have reported, in the order of their arrival."""
+        with self.guard:
+            connections = list(self.connections.values())
+        return [
+            FollowerRow(connection.address, connection.sent, connection.acknowledged)
+            for connection in connections
+            if connection.acknowledged is not None
+        ]
+
+    def acknowledged_by(self, end: int) -> int:
+        """Return how many followers have the log up to *end*."""
+        return sum((row.acknowledged or 0) >= end for row in self.followers())
+
+    def acknowledged_by_count(self, count: int) -> int:
+        """Return the commit-log offset up to which at least *count* followers have the log; -1: there are fewer."""
+        ends = sorted((row.acknowledged or 0 for row in self.followers()), reverse=True)
+        return ends[count - 1] if len(ends) >= count else -1
+
+    def in_sync_count(self) -> int:
+        """Return how many followers are not further behind than ``ha_slave_fallbehind_max``."""
+        least = self.engine.log_end() - self.settings.ha_slave_fallbehind_max
+        return sum((row.acknowledged or 0) >= least for row in self.followers())
+
+    def cursors(self) -> dict[str, int | None]:
+        """Return up to where each follower has the log, for retention: it waits for them as it does for dispatchers."""
+        return {f"follower {row.address}": row.acknowledged for row in self.followers()}
+
+    # The thread.
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        try:
+            while not self.stopping:
+                self.serve_once()
+        finally:
+            for connection in list(self.connections.values()):
+                self.end(connection, ConnectionEnds("the master stops", is_usual=True))
+            self.selector.close()
+            self.listener.close()
+            os.close(self.waker)
+
+    def serve_once(self) -> None:
+        """Wait for something to happen, and do it."""
+        # Set before the look at the log's end: growth behind that look wakes the thread.
+        self.is_parked = True
+        end = self.engine.log_end()
+        is_behind = any(connection.may_send(end) for connection in self.connections.values())
+        events = self.selector.select(0.0 if is_behind else LOOK_S)
+        self.is_parked = False
+        for key, mask in events:
+            if key.fileobj is self.listener:
+                self.accept()
+            elif key.fileobj == self.waker:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self.waker)
+            elif mask & selectors.EVENT_READ:
+                connection = self.connections.get(key.fd)
+                if connection is not None:
+                    self.guarded(connection, partial(self.read, connection))
+        end = self.engine.log_end()
+        now = time.monotonic()
+        for connection in list(self.connections.values()):
+            self.guarded(connection, partial(self.send, connection, end, now))
+
+    def guarded(self, connection: HaConnection, work: Callable[[], None]) -> None:
+        """Do *work* for one follower; what goes wrong ends its connection alone."""
+        try:
+            work()
+        except ConnectionEnds as ending:
+            self.end(connection, ending)
+        except OSError as error:
+            self.end(connection, ConnectionEnds(f"the connection was lost: {error.strerror}", is_usual=True))
+
+    def accept(self) -> None:
+        """Take new followers in."""
+        while True:
+            try:
+                accepted, address = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if str(error) != self.complaint:
+                    self.complaint = str(error)
+                    logger.error("a follower cannot be accepted: error=%s", error)
+                return
+            if len(self.connections) >= FOLLOWERS_MAX:
+                logger.warning("too many followers: followers_max=%d peer=%s", FOLLOWERS_MAX, address[0])
+                accepted.close()
+                continue
+            connection = HaConnection(self.engine, accepted, f"{address[0]}:{address[1]}")
+            with self.guard:
+                self.connections[accepted.fileno()] = connection
+            self.selector.register(accepted, selectors.EVENT_READ)
+
+    def read(self, connection: HaConnection) -> None:
+        """Take what a follower has reported."""
+        if connection.read(self.engine.log_end()):
+            self.on_acknowledged()
+
+    def send(self, connection: HaConnection, end: int, now: float) -> None:
+        """Send what a follower's socket takes, and wait for its room if it is full."""
+        was_blocked = connection.is_blocked
+        connection.send(end, now)
+        if connection.is_blocked != was_blocked:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_blocked else 0)
+            self.selector.modify(connection.socket, events)
+
+    def end(self, connection: HaConnection, reason: ConnectionEnds) -> None:
+        """End one connection."""
+        level = logging.INFO if reason.is_usual else logging.WARNING
+        logger.log(level, "a follower has gone: peer=%s reason=%s", connection.address, reason)
+        with self.guard:
+            del self.connections[connection.socket.fileno()]
+        self.selector.unregister(connection.socket)
+        connection.close()
+        self.on_acknowledged()

@@ -1,0 +1,132 @@
+"""MasterConfiguration: brings along what a master keeps beside its log.
+
+    21 topics  ──▶ config/topics.json             replaced when its version differs
+    201 groups ──▶ config/subscriptionGroup.json  replaced when its version differs
+    43 offsets ──▶ config/consumerOffset.json     the master's replace ours; groups that only this store has stay
+    45 delays  ──▶ config/delayOffset.json        replaced
+
+Offsets never point beyond the copied log: they are cut at the next queue offset here, and follow with the next round.
+
+Source: RocketMQ broker, SlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from reput.embedded.store_engine import StoreEngine
+from reput.errors import ReputError
+from reput.remoting.request_code import RequestCode
+from reput.replication.master_requests import MasterRequests
+from reput.store.config.delay_offset_manager import DelayOffsetManager
+from reput.store.config.stored_fields import StoredFields
+from reput.store.config.versioned_table import VersionedTable
+from reput.store.disk.shortages import tell_store_error
+from reput.store.service.service_thread import ServiceThread
+
+__all__ = ["MasterConfiguration"]
+
+INTERVAL_S = 10.0
+# While offsets wait for the log.
+CATCH_UP_INTERVAL_S = 1.0
+QUEUE_SEPARATOR = "@"
+
+logger = logging.getLogger(__name__)
+
+
+class MasterConfiguration(ServiceThread):
+    """A thread that asks at once after each connection, and then every ten seconds."""
+
+    def __init__(self, engine: StoreEngine, requests: MasterRequests) -> None:
+        super().__init__("reput-configuration", engine.writer.threads)
+        self.engine = engine
+        self.requests = requests
+        self.delays = DelayOffsetManager(engine.directory, engine.writer.files)
+        # What the master has sent last, so that what it forgets is forgotten here.
+        self.offset_keys: set[str] = set()
+        self.complaints: dict[int, str] = {}
+        # Where the log ended when offsets were cut last; None: none was.
+        self.cut_at: int | None = None
+
+    def seconds_to_next(self) -> float:
+        """Return the time between two rounds."""
+        waits = self.cut_at is not None and self.engine.writer.appended > self.cut_at
+        return CATCH_UP_INTERVAL_S if waits else INTERVAL_S
+
+    def do_round(self) -> None:
+        """Ask for all four. One that fails is asked for again in the next round, and complained about once."""
+        rounds: tuple[tuple[int, Callable[[dict[str, Any]], None]], ...] = (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, self.take_topics),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.take_groups),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self.take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, self.take_delays),
+        )
+        for code, take in rounds:
+            if self.stopping:
+                return
+            try:
+                fields = self.requests.json(code)
+                with tell_store_error("the master's configuration cannot be written"):
+                    take(fields)
+            except (ReputError, msgspec.ValidationError) as error:
+                if self.complaints.get(code) != str(error):
+                    self.complaints[code] = str(error)
+                    logger.warning("configuration of the master is not copied yet: code=%d reason=%s", code, error)
+            else:
+                self.complaints.pop(code, None)
+
+    def take_topics(self, fields: dict[str, Any]) -> None:
+        """Describe the topics as the master does."""
+        topics = self.engine.services.topics
+        # The mappings of RocketMQ 5's static topics are not those of the file.
+        kept: dict[str, Any] = {name: fields[name] for name in ("dataVersion", "topicConfigTable") if name in fields}
+        for name in replaced(topics.manager, kept):
+            topics.on_change(name)
+
+    def take_groups(self, fields: dict[str, Any]) -> None:
+        """Describe the groups as the master does."""
+        replaced(self.engine.services.groups.manager, fields)
+
+    def take_offsets(self, fields: dict[str, Any]) -> None:
+        """Move the master's groups to where they are; groups that only this store has stay where they are."""
+        offsets = self.engine.services.managers.offsets
+        table = msgspec.convert(fields.get("offsetTable") or {}, dict[str, dict[int, int]], strict=False)
+        queue_offsets = self.engine.writer.queue_offsets
+        appended = self.engine.writer.appended
+        self.cut_at = None
+        with offsets.lock:
+            for key in self.offset_keys - table.keys():
+                topic, _, group = key.rpartition(QUEUE_SEPARATOR)
+                offsets.remove(group, topic)
+            for key, queues in table.items():
+                topic, _, group = key.rpartition(QUEUE_SEPARATOR)
+                for queue_id, queue_offset in queues.items():
+                    end = queue_offsets.next_offset(topic, queue_id)
+                    if queue_offset > end:
+                        self.cut_at = appended
+                    offsets.commit_offset(group, topic, queue_id, min(queue_offset, end))
+            offsets.persist()
+        self.offset_keys = set(table)
+
+    def take_delays(self, fields: dict[str, Any]) -> None:
+        """Keep up to where the master has delivered each delay level."""
+        with self.delays.lock:
+            self.delays.read_fields(fields)
+            self.delays.persist()
+
+
+def replaced(manager: VersionedTable[Any], fields: dict[str, Any]) -> list[str]:
+    """Replace a table if the master's version is another; return the names whose entry has changed, come or gone."""
+    version = msgspec.convert(fields.get("dataVersion") or {}, dict[str, Any])
+    with manager.lock:
+        if type(manager.data_version).from_fields(version) == manager.data_version:
+            return []
+        before: dict[str, StoredFields] = dict(manager.entries)
+        manager.read_fields(fields)
+        manager.persist()
+        names = before.keys() | manager.entries.keys()
+        return [name for name in sorted(names) if before.get(name) != manager.entries.get(name)]

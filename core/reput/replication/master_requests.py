@@ -1,0 +1,220 @@
+"""MasterRequests: what a follower asks a master's remoting port, one request at a time, without registering.
+
+    26  settings      segment size, role, names            28  where its log begins and ends
+    106 of a name server: the addresses of a broker        21, 43, 45, 201: see `master_configuration`
+
+Source: RocketMQ broker, AdminBrokerProcessor and SlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from reput.errors import BrokerError, DamagedStore, FollowError
+from reput.remoting.remoting_client import parse_address
+from reput.remoting.remoting_command import RemotingCommand, decode_frame, encode_frame
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.replication.log_history import LogHistory
+from reput.settings.java_properties import parse_properties
+from reput.store.config.config_json import parse_config
+from reput.store.service.wake import Wake
+
+__all__ = ["MasterDescription", "MasterRequests", "find_master"]
+
+TIMEOUT_S = 3.0
+# RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
+STARTING_TRIES, STARTING_PAUSE_S = 30, 0.1
+ANSWER_SIZE_MAX = 256 << 20
+# The HA port is beside that of clients, unless the settings say otherwise.
+HA_PORT_DISTANCE = 1
+# RocketMQ 4 ignores a configured HA port; its version numbers end there.
+HONOURS_HA_PORT = 413
+# Record fields besides the body: topic and properties.
+FIELDS_SIZE_MAX = 64 << 10
+REFUSED_MODES = {
+    "enableControllerMode": "controller mode, which has other frames on the HA port",
+    "enableDLegerCommitLog": "DLedger, which has no HA port",
+    "duplicationEnable": "duplicationEnable, with which the HA service does not run",
+}
+
+
+class Refused(BrokerError):
+    """The master has answered, with another code than success."""
+
+    advice = "If it demands accounts, let it answer this follower without: replication signs no requests."
+
+
+class MasterDescription(msgspec.Struct, frozen=True):
+    """A master as it describes itself.
+
+    Attributes:
+        offset_min, offset_end: commit-log offsets of its log's begin and end; both 0 if it has no message yet.
+        record_size_max: no record of it is larger.
+        epoch: of a reput; None: it is a RocketMQ.
+    """
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    role: str
+    segment_size: int
+    record_size_max: int
+    delay_level: str
+    ha_port: int
+    offset_min: int
+    offset_end: int
+    epoch: int | None
+
+
+class MasterRequests:
+    """Requests to one address, each on a connection of its own: they are rare."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def ask(self, code: int) -> RemotingCommand:
+        """Return the answer to a request without fields, whatever its code.
+
+        Raises:
+            BrokerError: there is no answer.
+        """
+        host, port = parse_address(self.address)
+        try:
+            with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
+                connection.sendall(b"".join(encode_frame(RemotingCommand(code))))
+                with connection.makefile("rb") as stream:
+                    size = int.from_bytes(stream.read(4), "big")
+                    if not 4 <= size <= ANSWER_SIZE_MAX:
+                        raise BrokerError(f"the master ended the connection: address={self.address} code={code}")
+                    return decode_frame(stream.read(size))
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+            raise BrokerError(f"the master does not answer: address={self.address} reason={reason!r}") from None
+
+    def body(self, code: int) -> bytes:
+        """Return the body of a successful answer.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        answer = self.ask(code)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(
+                f"the master refuses a request: address={self.address} code={code} response_code={answer.code} "
+                f"remark={answer.remark!r}"
+            )
+        return answer.body_bytes
+
+    def json(self, code: int) -> dict[str, object]:
+        """Return the JSON object of a successful answer, in fastjson's dialect.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        body = self.body(code)
+        try:
+            value = parse_config(body.decode())
+        except (DamagedStore, UnicodeDecodeError) as error:
+            raise BrokerError(f"the master's answer cannot be read: code={code} reason={error}") from None
+        if not isinstance(value, dict):
+            raise BrokerError(f"the master's answer is no JSON object: code={code}")
+        return value
+
+    def describe(self) -> MasterDescription:
+        """Return what the master is, and where its log begins and ends now.
+
+        Raises:
+            BrokerError: it does not answer, or has just started.
+            FollowError: a log of its kind cannot be followed.
+        """
+        answer = self.ask(RequestCode.GET_BROKER_CONFIG)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Refused(
+                f"the master does not show its settings: address={self.address} response_code={answer.code} "
+                f"remark={answer.remark!r}"
+            )
+        properties = {name: value for name, value, _ in parse_properties(answer.body_bytes)}
+        for name, mode in REFUSED_MODES.items():
+            if properties.get(name, "false").lower() == "true":
+                raise FollowError(
+                    f"the master replicates by {mode}: master={self.address} {name}=true",
+                    "Follow a broker in the classic mode, master or slave.",
+                )
+        offset_min, offset_end = self.bounds()
+        try:
+            port = int(properties.get("listenPort", parse_address(self.address)[1]))
+            configured = int(properties.get("haListenPort", 0))
+            epoch = properties.get("reputEpoch")
+            return MasterDescription(
+                cluster_name=properties.get("brokerClusterName", ""),
+                broker_name=properties.get("brokerName", ""),
+                broker_id=int(properties.get("brokerId", 0)),
+                role=properties.get("brokerRole", "ASYNC_MASTER"),
+                segment_size=int(properties["mappedFileSizeCommitLog"]),
+                record_size_max=int(properties.get("maxMessageSize", 4 << 20)) + FIELDS_SIZE_MAX,
+                delay_level=properties.get("messageDelayLevel", ""),
+                ha_port=configured if configured and answer.version >= HONOURS_HA_PORT else port + HA_PORT_DISTANCE,
+                offset_min=offset_min,
+                offset_end=offset_end,
+                epoch=None if epoch is None else int(epoch),
+            )
+        except (KeyError, ValueError) as error:
+            raise BrokerError(
+                f"the master's settings cannot be read: address={self.address} reason={error!r}"
+            ) from None
+
+    def describe_when_started(self) -> MasterDescription:
+        """As `describe`, of a master that may be starting."""
+        pause = Wake()
+        for _ in range(STARTING_TRIES):
+            try:
+                return self.describe()
+            except Refused:
+                pause.wait(STARTING_PAUSE_S)
+        return self.describe()
+
+    def bounds(self) -> tuple[int, int]:
+        """Return where the master's log begins and ends now.
+
+        Raises:
+            BrokerError: it does not answer, or has just started.
+        """
+        table = self.json(RequestCode.GET_BROKER_RUNTIME_INFO).get("table")
+        if not isinstance(table, dict) or "commitLogMaxOffset" not in table:
+            raise BrokerError(f"the master has just started and does not say where its log ends: {self.address}")
+        # An empty log begins at -1.
+        return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
+
+    def history(self) -> LogHistory:
+        """Return the history of a reput's log.
+
+        Raises:
+            BrokerError: it does not answer.
+        """
+        try:
+            return msgspec.json.decode(self.body(RequestCode.REPUT_GET_HISTORY), type=LogHistory)
+        except msgspec.MsgspecError as error:
+            raise BrokerError(f"the master's history cannot be read: address={self.address} reason={error}") from None
+
+
+def find_master(name_server: str, broker_name: str) -> str:
+    """Return the address of the master of a broker that a name server knows.
+
+    Raises:
+        BrokerError: the name server does not answer, or knows no such master.
+    """
+    table = MasterRequests(name_server).json(RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable")
+    brokers = table if isinstance(table, dict) else {}
+    found = brokers.get(broker_name, {})
+    addresses = found.get("brokerAddrs", {}) if isinstance(found, dict) else {}
+    for broker_id, address in addresses.items():
+        if int(broker_id) == 0:
+            return str(address)
+    raise BrokerError(
+        f"the name server knows no master of this name: name_server={name_server} broker_name={broker_name} "
+        f"known={','.join(sorted(map(str, brokers))) or 'none'}",
+        "Name a broker that is registered; `mqadmin clusterList` shows them.",
+    )

@@ -1,0 +1,76 @@
+"""FollowingMessageStore: the writer of a store that copies a master's log and takes no messages of its own.
+
+Its log is forced after every piece that came, whatever ``flush_disk_type`` says: an acknowledgement is a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reput.settings import Settings
+from reput.store.disk.files import Clock, Files
+from reput.store.message_store import MessageStore
+from reput.store.record.record_columns import RecordColumns
+from reput.store.service.threads import Threads
+from reput.store.state.followed_master import FollowedMaster
+from reput.store.writer.appender import Appender
+from reput.store.writer.following_appender import FollowingAppender
+from reput.store.writer.publisher import Publisher
+
+__all__ = ["FollowingMessageStore"]
+
+
+class FollowingMessageStore(MessageStore):
+    """The writer of a copy.
+
+    Attributes:
+        notice_of_master: what an operator should know of the master now; `reput status` shows it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        master: FollowedMaster,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        threads: Threads | None = None,
+        lock_timeout: float | None = 0.0,
+    ) -> None:
+        """Open the copy of *master*'s log. Errors as of `MessageStore`."""
+        self.master = master
+        self.notice_of_master: Callable[[], str | None] = lambda: None
+        settings = msgspec.structs.replace(settings, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=False)
+        super().__init__(directory, settings, files=files, clock=clock, threads=threads, lock_timeout=lock_timeout)
+
+    def refuse_follower(self) -> None:
+        """Accept it: this is the writer of such a store."""
+
+    def make_appender(self) -> Appender:
+        """Return what appends the master's records."""
+        self.copier = FollowingAppender(self.store_files, self.preparer, self.master.ha_address)
+        return self.copier
+
+    @property
+    def notice(self) -> str | None:
+        """What an operator should know of the master, or of the store."""
+        return self.notice_of_master() or super().notice
+
+    def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
+        """As of `MessageStore`."""
+        super().attach(publisher, needs_properties=needs_properties, reads_durable=reads_durable)
+        self.copier.scan.needs_properties = needs_properties
+
+    def append_copied(self, columns: RecordColumns, blank: bytes) -> int:
+        """As `FollowingAppender.append_copied`."""
+        return self.copier.append_copied(columns, blank)
+
+    def begin_epoch(self) -> int:
+        """Begin a new history at the log's end, and return its number. `close` writes it."""
+        epochs = self.durability.epochs.begin(self.appended, self.clock.now_ms())
+        self.durability.epochs = epochs
+        return epochs.epoch

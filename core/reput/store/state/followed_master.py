@@ -1,0 +1,71 @@
+"""FollowedMaster: ``reput/followed_master``, the master whose log this store copies.
+
+While the file is there, only `reput follow` appends to the log. `reput promote` removes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reput.errors import StoreReadOnly
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import read_sealed, seal
+
+__all__ = ["FollowedMaster", "follows_refusal", "forget_followed_master", "read_followed_master", "refuse_follower"]
+
+FOLLOWED_MASTER = "followed_master"
+
+
+class FollowedMaster(msgspec.Struct, frozen=True):
+    """The identity of a master, as it was when the copy began.
+
+    Attributes:
+        ha_address: where its log is copied from, ``host:port``.
+        address: where it answers requests.
+        cluster_name, broker_name: of its broker.
+        begin: commit-log offset at which the copy began.
+    """
+
+    ha_address: str
+    address: str
+    cluster_name: str
+    broker_name: str
+    begin: int
+
+    def write(self, store_directory: Path, files: Files) -> None:
+        """Record that the store follows this master."""
+        files.make_directory(store_directory / "reput")
+        files.replace(store_directory / "reput" / FOLLOWED_MASTER, seal(self))
+
+
+def read_followed_master(store_directory: Path) -> FollowedMaster | None:
+    """Return the master that a store follows, None if it follows none."""
+    return read_sealed(store_directory / "reput" / FOLLOWED_MASTER, FollowedMaster)
+
+
+def forget_followed_master(store_directory: Path, files: Files) -> None:
+    """End the following: the store accepts messages again."""
+    path = store_directory / "reput" / FOLLOWED_MASTER
+    files.remove(path)
+    files.force_directory(path.parent)
+
+
+def refuse_follower(store_directory: Path) -> None:
+    """Refuse to open a store for messages of its own that follows a master.
+
+    Raises:
+        StoreReadOnly: it does.
+    """
+    master = read_followed_master(store_directory)
+    if master is not None:
+        raise follows_refusal(store_directory, master.ha_address)
+
+
+def follows_refusal(store_directory: Path, ha_address: str) -> StoreReadOnly:
+    """Return why a message cannot be put into a store that follows a master."""
+    return StoreReadOnly(
+        f"the store follows a master and takes no messages of its own: master={ha_address} store={store_directory}",
+        "Send to the master; or end `reput follow`, and make this store a master with `reput promote STORE`.",
+    )
