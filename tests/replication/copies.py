@@ -1,0 +1,66 @@
+"""For tests of replication: sending, copies of small segments, and comparing a copy with its master's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import reput
+from delivering import wait_until
+from reput.replication.follower import FollowState
+from reput.replication.following import FollowingStore
+from reput.store.disk.file_name import file_name
+
+__all__ = ["SEGMENT", "assert_same_log", "following", "reaches", "send", "stops"]
+
+SEGMENT = 1 << 20
+# The dispatchers of a copy here run on a thread.
+INLINE: dict[str, Any] = {"mode": "inline", "max_hash_slot_num": 64, "max_index_num": 1000}
+
+
+@contextmanager
+def following(master: str, path: Path, **options: Any) -> Iterator[FollowingStore]:
+    """Follow *master* into *path* inside the block."""
+    store = reput.follow(master, path, **{**INLINE, **options})
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def send(name_server: str, topic: str, count: int, size: int = 1000, begin: int = 0) -> None:
+    """Send *count* messages through brokers, in batches."""
+    with reput.connect(name_server) as client:
+        for first in range(begin, begin + count, 50):
+            last = min(first + 50, begin + count)
+            client.put_batch([message(topic, number, size) for number in range(first, last)])
+
+
+def message(topic: str, number: int, size: int = 1000) -> reput.Message:
+    """Return one message, recognisable by its number."""
+    return reput.Message(topic, b"%d " % number + b"x" * size, tags="t", keys=[f"k{number}"])
+
+
+def reaches(store: FollowingStore, end: int) -> None:
+    """Wait until a copy has the master's log up to *end*, on disk."""
+    wait_until(lambda: store.durable >= end or store.following.state is FollowState.STOPPED)
+    assert store.durable >= end, store.following
+
+
+def stops(store: FollowingStore) -> str:
+    """Wait until the following has ended for good; return why."""
+    wait_until(lambda: store.following.state is FollowState.STOPPED)
+    reason = store.following.reason
+    assert reason is not None
+    return reason
+
+
+def assert_same_log(master: Path, copy: Path, begin: int, end: int, segment: int = SEGMENT) -> None:
+    """Compare the bytes of two logs in [begin, end)."""
+    assert end > begin
+    for first in range(begin - begin % segment, end, segment):
+        size = min(segment, end - first)
+        theirs, ours = ((store / "commitlog" / file_name(first)).read_bytes()[:size] for store in (master, copy))
+        assert ours == theirs, f"the segments differ: begin={first}"

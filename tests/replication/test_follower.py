@@ -1,0 +1,372 @@
+"""A follower at a master that does what RocketMQ does not: bad frames, gaps, lost tails, other logs, silence."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+import reput
+from command_line import run_reput
+from delivering import wait_until
+from replication.copies import assert_same_log, following, reaches, stops
+from replication.fake_master import FakeMaster, frame
+from reput.errors import FollowError
+from reput.replication import follower, master_stream
+from reput.replication.follower import FollowState
+from written_log import WrittenLog
+
+SEGMENT = 4096
+
+
+def written(directory: Path, count: int, begin: int = 0, body: bytes = b"b" * 200) -> WrittenLog:
+    """Return a log of *count* records."""
+    log = WrittenLog(directory, SEGMENT, begin)
+    for _ in range(count):
+        log.append(body)
+    log.save()
+    return log
+
+
+@pytest.fixture
+def log(tmp_path) -> WrittenLog:
+    """Fifty records over several segments."""
+    return written(tmp_path / "master", 50)
+
+
+@pytest.fixture
+def master(fake_master, log) -> FakeMaster:
+    """A master of `log`."""
+    fake_master.log = bytes(log.data)
+    return fake_master
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Pauses and limits of a test."""
+    monkeypatch.setattr(follower, "PAUSE_MIN_S", 0.01)
+    monkeypatch.setattr(follower, "READ_WAIT_S", 0.05)
+
+
+def test_a_copy_is_the_same_log_and_acknowledges_only_what_is_on_disk(master, log, tmp_path):
+    """The first report asks, alone; each later one is an end of whole records that are forced."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+        assert store.commit_log_offset_min == 0
+        wait_until(lambda: log.end in master.reports)
+        store.wait_for("consume_queue", log.end, 10)
+        assert [record.queue_offset for record in store.get("orders", 0, 0, count_max=100)] == list(range(50))
+    assert master.asked == [1]
+    sizes = [int.from_bytes(log.data[offset : offset + 4], "big") for offset in log.offsets]
+    ends = {offset + size for offset, size in zip(log.offsets, sizes, strict=True)}
+    # A segment's begin is the end of the blank before it.
+    assert {report for report in master.reports if report % SEGMENT} <= {1, *ends}
+    assert_same_log(log.store, copy, 0, log.end, SEGMENT)
+    assert run_reput("check", copy).code == 0
+
+
+def test_frames_in_single_bytes_and_all_at_once_are_the_same_log(master, log, tmp_path):
+    """As the network likes."""
+
+    def in_bytes(accepted: socket.socket, asked: int) -> None:
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in frame(asked, master.log[asked:600]):
+            accepted.send(bytes((byte,)))
+        master.send_from(accepted, 600, size_max=17)
+        master.take_reports(accepted)
+
+    master.serve = in_bytes
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+    assert_same_log(log.store, tmp_path / "copy", 0, log.end, SEGMENT)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (frame(9999, b"abc"), "another place"),
+        (frame(9999), "another place"),
+        (struct.pack(">qi", 1, -7), "impossible size"),
+        (struct.pack(">qi", 1, 5 << 20), "impossible size"),
+        (struct.pack(">qi", 1, 4096), "across two segments"),
+    ],
+)
+def test_a_bad_frame_ends_the_connection_and_writes_nothing(master, log, tmp_path, bad, reason):
+    """The next connection, to a master that has come to its senses, copies the log."""
+    answers = [bad, bad]
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        if answers:
+            accepted.sendall(answers.pop())
+            master.take_reports(accepted)
+        else:
+            master.send_log(accepted, asked)
+
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        assert store.following.connections == 3
+    assert master.asked == [1, 1, 1]
+    assert_same_log(log.store, tmp_path / "copy", 0, log.end, SEGMENT)
+
+
+def test_a_broken_record_stops_the_following_and_is_named(master, log, tmp_path):
+    """All before it is copied; `status` and the command say where it lies."""
+    begin = log.offsets[20]
+    broken = bytearray(master.log)
+    broken[begin + 100] ^= 1
+    master.log = bytes(broken)
+    with following(master.address, tmp_path / "copy") as store:
+        assert f"wrong CRC: from={begin}" in stops(store)
+        wait_until(lambda: store.durable == begin)
+        with pytest.raises(FollowError, match="wrong CRC"):
+            store.wait_copied(log.end, timeout=5)
+
+
+def test_a_copy_continues_from_its_durable_end_with_an_overlap(master, log, tmp_path):
+    """At each connection the bytes before the end are compared before anything is appended."""
+    copy = tmp_path / "copy"
+    whole, master.log = master.log, master.log[: log.offsets[25]]
+    with following(master.address, copy) as store:
+        reaches(store, log.offsets[25])
+    master.log = whole
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    assert len(master.asked) == 2
+    assert_same_log(log.store, copy, 0, log.end, SEGMENT)
+
+
+def test_a_master_that_lost_its_tail_is_refused_and_the_parting_is_named(master, log, tmp_path):
+    """Its log ends before the copy. What is only here is counted; nothing is written."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    master.log = master.log[: log.offsets[45]]
+    with following(master.address, copy) as store:
+        reason = stops(store)
+        assert store.durable == log.end
+    assert f"from={log.offsets[45]} own_end={log.end}" in reason
+    assert "records_only_here=5" in reason
+
+
+def test_a_master_that_lost_its_tail_and_grew_again_is_found_by_the_overlap(master, log, tmp_path):
+    """RocketMQ's slaves diverge in silence. Then --discard keeps the bytes, and the copy goes on."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    other = written(tmp_path / "other", 45)
+    for _ in range(20):
+        other.append(b"another " * 30)
+    other.save()
+    master.log = bytes(other.data)
+    assert other.offsets[44] == log.offsets[44]
+    with following(master.address, copy) as store:
+        reason = stops(store)
+    assert f"from={log.offsets[45]} " in reason
+    assert "records_only_here=5" in reason
+    with following(master.address, copy, discard=True) as store:
+        reaches(store, other.end)
+        store.wait_for("consume_queue", other.end, 10)
+        bodies = [record.body for record in store.get("orders", 0, 44, count_max=100)]
+        assert bodies == [b"b" * 200, *[b"another " * 30] * 20]
+    assert_same_log(other.store, copy, 0, other.end, SEGMENT)
+    kept = b"".join(path.read_bytes() for path in sorted((copy / "reput" / "cut").iterdir()))
+    assert bytes(log.data[log.offsets[45] : log.offsets[46]]) in kept
+
+
+def test_a_gap_is_refused_and_named(master, log, tmp_path):
+    """The master's retention was faster: its log begins behind the copy's end."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    later = written(tmp_path / "later", 10, begin=SEGMENT * 10)
+    master.log, master.offset_min = bytes(later.data), later.begin
+    with following(master.address, copy) as store:
+        reason = stops(store)
+        assert store.durable == log.end
+    assert f"removed records that were not copied: own_end={log.end} master_begin={later.begin}" in reason
+
+
+def test_another_log_of_the_same_broker_is_refused(master, log, tmp_path):
+    """The master was replaced by an empty one, which has got other messages."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    other = written(tmp_path / "other", 60, body=b"other" * 30)
+    master.log = bytes(other.data)
+    with following(master.address, copy) as store:
+        assert "another log from its first byte on" in stops(store)
+
+
+def test_another_broker_is_refused_before_anything_is_opened(master, log, tmp_path):
+    """A copy belongs to one broker of one cluster."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    master.properties["brokerName"] = "broker-b"
+    with pytest.raises(FollowError, match="follows another broker: broker_name=broker-a"):
+        reput.follow(master.address, copy)
+
+
+@pytest.mark.parametrize("mode", ["enableControllerMode", "enableDLegerCommitLog", "duplicationEnable"])
+def test_modes_with_another_wire_are_refused_by_name(master, tmp_path, mode):
+    """Nothing is made for them."""
+    master.properties[mode] = "true"
+    with pytest.raises(FollowError, match=f"{mode}=true"):
+        reput.follow(master.address, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(("begin", "expected"), [("earliest", 2), ("latest", 5), (SEGMENT * 4 + 7, 4)])
+def test_a_copy_may_begin_in_the_middle(fake_master, tmp_path, begin, expected):
+    """At what the master still has: its first segment, its last, or the one that holds an offset."""
+    log = written(tmp_path / "master", 50, begin=SEGMENT * 2)
+    assert log.end // SEGMENT == 5
+    fake_master.log, fake_master.offset_min = bytes(log.data), log.begin
+    copy = tmp_path / "copy"
+    with following(fake_master.address, copy, begin=begin) as store:
+        reaches(store, log.end)
+        assert store.commit_log_offset_min == expected * SEGMENT
+        store.wait_for("consume_queue", log.end, 10)
+        first = next(number for number, offset in enumerate(log.offsets) if offset >= expected * SEGMENT)
+        found = store.get("orders", 0, first, count_max=100)
+        assert [record.queue_offset for record in found] == list(range(first, 50))
+    for name in ("commitlog",):
+        assert sorted(path.name for path in (copy / name).iterdir())[0] == f"{expected * SEGMENT:020d}"
+    assert run_reput("check", copy).code == 0
+
+
+def test_a_silent_master_is_left_and_heartbeats_keep_a_connection(master, log, tmp_path, monkeypatch):
+    """Judged by what was received."""
+    monkeypatch.setattr(master_stream, "SILENCE_MAX_S", 0.3)
+    beats: list[int] = []
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        end = master.send_from(accepted, asked)
+        if len(master.asked) > 1:
+            master.take_reports(accepted)
+        accepted.settimeout(0.1)
+        for _ in range(10):
+            beats.append(1)
+            accepted.sendall(frame(end))
+            with contextlib.suppress(TimeoutError):
+                accepted.recv(64)
+        master.ended.wait(2)
+
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        wait_until(lambda: len(beats) == 10)
+        assert store.following.connections == 1
+        wait_until(lambda: store.following.connections >= 2)
+
+
+def test_a_flood_of_empty_frames_costs_no_reply(master, log, tmp_path):
+    """RocketMQ 5.3.3 sends hundreds of thousands of them with its flow control."""
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        end = master.send_from(accepted, asked)
+        accepted.sendall(frame(end) * 200_000)
+        master.take_reports(accepted)
+
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+    assert len(master.reports) < 100
+
+
+def test_a_topic_that_the_master_deleted_and_made_again_begins_anew_here(fake_master, tmp_path):
+    """The log does not say so, only its queue offsets; the views follow."""
+    log = written(tmp_path / "master", 20)
+    log.queue_offsets.clear()
+    for _ in range(5):
+        log.append(b"new")
+    fake_master.log = bytes(log.data)
+    copy = tmp_path / "copy"
+    with following(fake_master.address, copy) as store:
+        reaches(store, log.end)
+        store.wait_for("consume_queue", log.end, 10)
+        assert [record.body for record in store.get("orders", 0, 0, count_max=100)] == [b"new"] * 5
+        assert store.next_queue_offset("orders") == 5
+    with reput.open(copy, read_only=True) as store:
+        assert [record.body for record in store.get("orders", 0, 0, count_max=100)] == [b"new"] * 5
+
+
+def test_configuration_comes_along_with_its_unquoted_keys(master, log, tmp_path):
+    """The four files; offsets never point beyond the copied log, and own groups stay."""
+    master.bodies = {
+        21: b'{"dataVersion":{"counter":3,"timestamp":5},"topicConfigTable":{"orders":{"order":false,"perm":6,'
+        b'"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"orders","topicSysFlag":0,"writeQueueNums":4}}}',
+        43: b'{"offsetTable":{"orders@g1":{0:30,1:825}}}',
+        45: b'{"offsetTable":{2:20}}',
+        201: b'{"dataVersion":{"counter":1,"timestamp":5},"subscriptionGroupTable":{"g1":{"groupName":"g1"}}}',
+    }
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+        with store.consumer("own", "orders") as consumer:
+            for _ in range(10):
+                record = consumer.receive(timeout=10)
+                assert record is not None
+                consumer.ack(record)
+        wait_until(lambda: store._engine.services.managers.offsets.query_offset("g1", "orders", 0) == 30)
+        assert store._engine.services.managers.offsets.query_offset("g1", "orders", 1) == 0
+        wait_until(lambda: (copy / "config" / "delayOffset.json").exists())
+    assert '"writeQueueNums":4' in (copy / "config" / "topics.json").read_text()
+    assert '"g1"' in (copy / "config" / "subscriptionGroup.json").read_text()
+    offsets = (copy / "config" / "consumerOffset.json").read_text()
+    assert '"orders@g1":{0:30' in offsets
+    assert '"orders@own":{0:10' in offsets
+
+
+def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp_path):
+    """A message of its own would part its log from the master's."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+        busy = run_reput("promote", copy)
+        assert busy.code == 3
+    with pytest.raises(reput.StoreReadOnly, match="follows a master"):
+        reput.open(copy)
+    promoted = run_reput("promote", copy, "--format", "json").report()
+    assert (promoted["epoch"], promoted["commit_log_offset"]) == (2, log.end)
+    with reput.open(copy, mode="inline") as store:
+        assert store.put(reput.Message("orders", b"mine")).queue_offset == 50
+    again = run_reput("promote", copy)
+    assert "follows no master" in again.stderr
+
+
+def test_an_old_master_is_told_what_parts_and_follows_only_with_discard(master, log, tmp_path):
+    """It has records that the new master never got."""
+    old = written(tmp_path / "old", 50)
+    for _ in range(3):
+        old.append(b"lost")
+    old.save()
+    grown = written(tmp_path / "new", 50)
+    grown.append(b"kept")
+    master.log = bytes(grown.data)
+    refused = run_reput("follow", master.address, old.store)
+    assert refused.code == 3
+    assert f"records that the master lacks: from={log.end} until={old.end} records=3 queues=orders@0: 50 to 52" in (
+        refused.stderr
+    )
+    with following(master.address, old.store, discard=True) as store:
+        reaches(store, grown.end)
+    (kept,) = (old.store / "reput" / "cut").iterdir()
+    assert kept.read_bytes() == bytes(old.data[log.end :])
+
+
+def test_a_copy_is_read_while_its_master_is_away(master, log, tmp_path):
+    """It waits for the master with growing pauses, and says so."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    address = master.address
+    master.__exit__()
+    with following(address, copy) as store:
+        wait_until(lambda: store.following.state is FollowState.WAITING)
+        assert "does not answer" in (store.following.reason or "")
+        assert len(list(store.records(0))) == 50

@@ -1,0 +1,87 @@
+"""The bytes on the HA port: reports and frames in any pieces, and what is refused."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+
+from replication.fake_master import frame
+from reput.errors import BrokerError
+from reput.replication.ha_protocol import FRAME_SIZE_MAX, HELLO, HaFrameReader, ReportReader
+
+
+def read(reader: HaFrameReader, data: bytes, step: int) -> bytes:
+    """Feed *data* in pieces of *step* bytes; return what came out."""
+    return b"".join(
+        bytes(piece) for at in range(0, len(data), step) for piece in reader.feed(memoryview(data[at:][:step]))
+    )
+
+
+@pytest.mark.parametrize("step", [1, 5, 12, 13, 10_000])
+def test_frames_are_read_in_any_pieces(step):
+    """Single bytes, half headers, or several frames in one read; heartbeats bring nothing."""
+    data = frame(1, b"abc") + frame(4) + frame(4, b"defg") + frame(8)
+    reader = HaFrameReader(1, 4096)
+    assert read(reader, data, step) == b"abcdefg"
+    assert reader.expected == 8
+    assert reader.frame_count == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (frame(7, b"abc"), "another place: offset=7 expected=5"),
+        (frame(4), "another place: offset=4 expected=5"),
+        (struct.pack(">qi", 5, -1), "impossible size: size=-1"),
+        (struct.pack(">qi", 5, FRAME_SIZE_MAX + 1), "impossible size: size=4194293"),
+        (struct.pack(">qi", 5, 4092), "across two segments: offset=5 size=4092"),
+    ],
+)
+def test_a_frame_that_does_not_continue_the_log_is_refused(data, reason):
+    """Wrong offsets, of heartbeats too, sizes that no master sends, and frames across segments."""
+    with pytest.raises(BrokerError, match=reason):
+        read(HaFrameReader(5, 4096), data, len(data))
+
+
+def test_the_last_whole_report_counts():
+    """Reports come in pieces, and several at once."""
+    reader = ReportReader()
+    first, second = struct.pack(">q", 5), struct.pack(">q", 6)
+    assert reader.feed(first[:3]) is None
+    assert reader.feed(first[3:]) == 5
+    assert reader.feed(first + second + first[:7]) == 6
+    assert reader.feed(first[7:]) == 5
+
+
+def checked_frame(offset: int, body: bytes = b"") -> bytes:
+    """Return a frame as reputs send it to reputs."""
+    return struct.pack(">qiI", offset, len(body), zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("step", [1, 5, 16, 10_000])
+def test_frames_between_reputs_carry_a_crc(step):
+    """A body is given out as a whole, once it fits; a changed one never."""
+    data = checked_frame(1, b"abc") + checked_frame(4) + checked_frame(4, b"defg")
+    assert read(HaFrameReader(1, 4096, is_checked=True), data, step) == b"abcdefg"
+    changed = bytearray(data)
+    changed[17] ^= 1
+    with pytest.raises(BrokerError, match="changed on the way: offset=1 size=3"):
+        read(HaFrameReader(1, 4096, is_checked=True), bytes(changed), step)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_reput_says_hello_before_its_first_report(together):
+    """In one packet or in two; RocketMQ's slaves never do."""
+    reader = ReportReader()
+    hello, report = struct.pack(">q", HELLO), struct.pack(">q", 5)
+    if together:
+        assert reader.feed(hello + report) == 5
+    else:
+        assert reader.feed(hello) is None
+        assert reader.feed(report) == 5
+    assert reader.is_reput
+    other = ReportReader()
+    assert other.feed(report) == 5
+    assert not other.is_reput

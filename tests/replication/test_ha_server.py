@@ -1,0 +1,226 @@
+"""The HA port of a store: what followers of every kind are sent, and which of them are refused."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivering import wait_until
+from replication.copies import assert_same_log, following, reaches
+from reput.embedded.store_engine import StoreEngine
+from reput.replication.ha_server import HaServer
+from reput.settings import Settings
+from reput.store.record.message import Message
+
+SEGMENT = 64 << 10
+
+
+class Master:
+    """A store with an HA port, and a raw follower of it."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        given = {"mapped_file_size_commit_log": SEGMENT, "max_hash_slot_num": 64, "max_index_num": 1000, **settings}
+        self.directory = directory
+        self.engine = StoreEngine(directory, Settings(**given), "inline")
+        self.server = HaServer(self.engine, socket.create_server(("127.0.0.1", 0)))
+        self.server.start()
+        self.address = self.server.listener.getsockname()
+
+    def put(self, count: int, size: int = 1000) -> int:
+        """Put *count* messages; return where the log ends."""
+        self.engine.writer.put_batch([Message("orders", b"x" * size) for _ in range(count)])
+        return self.engine.appended
+
+    def connect(self, report: int | None = None) -> socket.socket:
+        """Return a follower's connection."""
+        connection = socket.create_connection(self.address, timeout=10)
+        if report is not None:
+            connection.sendall(struct.pack(">q", report))
+        return connection
+
+    def log(self, begin: int, end: int) -> bytes:
+        """Return the log's bytes."""
+        return b"".join(
+            (self.directory / "commitlog" / f"{at:020d}").read_bytes()[max(begin - at, 0) : end - at]
+            for at in range(begin - begin % SEGMENT, end, SEGMENT)
+        )
+
+    def close(self) -> None:
+        """End the port, then the store."""
+        self.server.stop()
+        self.engine.close()
+
+
+@contextmanager
+def serving_log(path: Path, **settings: Any) -> Iterator[Master]:
+    """Serve a log inside the block."""
+    master = Master(path / "master", **settings)
+    try:
+        yield master
+    finally:
+        master.close()
+
+
+@pytest.fixture
+def master(tmp_path) -> Iterator[Master]:
+    """A master with RocketMQ's times."""
+    with serving_log(tmp_path) as master:
+        yield master
+
+
+def read(connection: socket.socket, size: int) -> bytes:
+    """Return exactly *size* bytes."""
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        assert piece, "the master has ended the connection"
+        data += piece
+    return data
+
+
+def frames(connection: socket.socket, end: int) -> tuple[int, bytes]:
+    """Return where the frames begin, and their bodies, up to commit-log offset *end*."""
+    first, body = -1, b""
+    while first < 0 or first + len(body) < end:
+        offset, size = struct.unpack(">qi", read(connection, 12))
+        first = offset if first < 0 else first
+        assert offset == first + len(body)
+        assert offset % SEGMENT + size <= SEGMENT
+        body += read(connection, size)
+    return first, body
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Wait until the master ends the connection, whatever it sends before."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize("asked", [0, 1, 777, SEGMENT - 1, SEGMENT])
+def test_a_follower_gets_the_log_from_where_it_asks(master, asked):
+    """Any byte; 0 is the whole log, and never only its last segment."""
+    end = master.put(200)
+    with master.connect(asked) as connection:
+        assert frames(connection, end) == (asked, master.log(asked, end))
+        # At the end it waits, and gets what comes, at once.
+        grown = master.put(1)
+        assert frames(connection, grown) == (end, master.log(end, grown))
+
+
+def test_reports_come_in_pieces_and_several_at_once(master):
+    """The last whole one counts."""
+    end = master.put(10)
+    with master.connect() as connection:
+        report = struct.pack(">q", end)
+        connection.sendall(report[:3])
+        connection.sendall(report[3:])
+        wait_until(lambda: master.server.acknowledged_by(end) == 1)
+        grown = master.put(2)
+        frames(connection, grown)
+        connection.sendall(struct.pack(">qq", end, grown))
+        wait_until(lambda: master.server.acknowledged_by(grown) == 1)
+    wait_until(lambda: master.server.followers() == [])
+    assert master.server.acknowledged_by(0) == 0
+
+
+@pytest.mark.parametrize("report", [lambda end: end + 1, lambda end: -5, lambda end: 1 << 62])
+def test_a_first_report_that_cannot_be_ends_the_connection(master, report, caplog):
+    """Beyond the end, or negative; it confirms nothing."""
+    end = master.put(10)
+    with master.connect(report(end)) as connection:
+        assert is_ended(connection)
+    wait_until(lambda: "a follower has gone" in caplog.text)
+
+
+def test_a_later_report_of_what_was_not_sent_ends_the_connection(master):
+    """It would confirm messages that nobody has."""
+    end = master.put(10)
+    with master.connect(end) as connection:
+        wait_until(lambda: len(master.server.followers()) == 1)
+        connection.sendall(struct.pack(">q", end + 1))
+        assert is_ended(connection)
+
+
+def test_what_retention_has_removed_cannot_be_asked_for(master, caplog):
+    """The connection ends with a reason, instead of heartbeats for ever."""
+    master.put(200)
+    first = sorted((master.directory / "commitlog").iterdir())[0]
+    master.engine.writer.trim(first, SEGMENT)
+    with master.connect(10) as connection:
+        assert is_ended(connection)
+    wait_until(lambda: f"asked=10 log_begin={SEGMENT}" in caplog.text)
+
+
+def test_heartbeats_come_with_the_next_offset_and_silence_ends_a_connection(tmp_path):
+    """Within the interval, and a follower or a bare connection that says nothing is dropped."""
+    with serving_log(tmp_path, ha_send_heartbeat_interval=100, ha_housekeeping_interval=1500) as master:
+        end = master.put(10)
+        bare = master.connect()
+        with master.connect(end) as connection:
+            assert read(connection, 24) == struct.pack(">qi", end, 0) * 2
+            assert is_ended(connection)
+        assert is_ended(bare)
+        bare.close()
+        assert master.server.in_sync_count() == 0
+
+
+def test_a_follower_that_does_not_read_holds_up_nobody(master):
+    """Its socket is full; the others and the puts go on, and it gets everything in the end."""
+    slow = master.connect(1)
+    end = 0
+    with master.connect(1) as quick:
+        received = 0
+        for _ in range(15):
+            end = master.put(200, 2000)
+        first, body = frames(quick, end)
+        received += len(body)
+        assert first + received == end
+    assert frames(slow, end) == (1, master.log(1, end))
+    slow.close()
+
+
+def test_a_reput_follows_a_reput_and_is_followed_itself(tmp_path, fake_master):
+    """A copy of a copy is the same log."""
+    with serving_log(tmp_path) as master:
+        end = master.put(100)
+        fake_master.segment_size = SEGMENT
+        # The requests are answered for each master's HA port by one that tells its end.
+        fake_master.log = bytes(end)
+        broker = f"127.0.0.1:{fake_master.remoting.getsockname()[1]}"
+        host, port = master.address
+        with following(f"{host}:{port}", tmp_path / "a", broker=broker) as first:
+            reaches(first, end)
+            server = HaServer(first._engine, socket.create_server(("127.0.0.1", 0)))
+            server.start()
+            try:
+                host, port = server.listener.getsockname()
+                with following(f"{host}:{port}", tmp_path / "b", broker=broker) as second:
+                    reaches(second, end)
+                    grown = master.put(50)
+                    fake_master.log = bytes(grown)
+                    reaches(second, grown)
+            finally:
+                server.stop()
+        assert_same_log(master.directory, tmp_path / "a", 0, grown, SEGMENT)
+        assert_same_log(master.directory, tmp_path / "b", 0, grown, SEGMENT)
+
+
+def test_retention_waits_for_followers(master):
+    """They stand among the dispatchers that do not have a segment yet."""
+    master.put(200)
+    master.engine.writer.flush()
+    with master.connect(5):
+        wait_until(lambda: len(master.server.followers()) == 1)
+        (name,) = master.server.cursors()
+        fate = master.engine.writer.retention.plan(asked=True)[0]
+        assert name in fate.missed_by

@@ -1,0 +1,56 @@
+"""RocketMQ's own slaves at `reput serve`: they reach the end, their files are ours, and clients go on reading there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from delivering import wait_until
+from interop.clients.brokers import NameServer
+from interop.clients.java_clients import run_java
+from interop.java_program import VERSIONS
+from replication.copies import SEGMENT, assert_same_log, send
+from reput.errors import BrokerError
+from reput.replication.master_requests import MasterRequests
+
+pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow, pytest.mark.long]
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "mappedFileSizeCommitLog": SEGMENT, "slaveReadEnable": "true"}
+
+
+def end_of(port: int) -> int:
+    """Return where a broker's log ends; -1: it does not say yet."""
+    try:
+        return MasterRequests(f"127.0.0.1:{port}").bounds()[1]
+    except BrokerError:
+        return -1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_slave_of_rocketmq_copies_reput_serve_and_consumers_read_on_from_it(
+    real_broker, reput_broker, tmp_path, version
+):
+    """Empty at first, then live, then killed inside a record; when our master is gone, a consumer reads from it."""
+    names = NameServer(version, tmp_path / "names").wait()
+    master = reput_broker(settings={"mappedFileSizeCommitLog": SEGMENT}, name_server=names.address)
+    send(names.address, "orders", 1500)
+    slave = real_broker(version, "slave", SLAVE, names)
+    wait_until(lambda: end_of(slave.port) == end_of(master.port) > SEGMENT)
+    for round in range(2):
+        send(names.address, "orders", 500, begin=1500 + 500 * round)
+        slave.kill()
+        slave.launch()
+    end = end_of(master.port)
+    wait_until(lambda: end_of(slave.port) == end)
+    assert_same_log(master.directory, slave.directory, 0, end)
+    # RocketMQ 5 asks for them a minute after its start.
+    topics = slave.directory / "config" / "topics.json"
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: topics.exists() and "orders" in topics.read_text())
+    wait_until(lambda: topics.exists() and "orders" in topics.read_text())
+    master.stop()
+    taken = run_java(version, tmp_path / "clients", names.address, "take=orders:readers:2500")["take"]
+    assert not taken.error, taken.error
+    assert len(taken.lines) == 2500
+    names.stop()

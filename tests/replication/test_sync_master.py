@@ -1,0 +1,121 @@
+"""SYNC_MASTER: what producers are told, depending on what followers have acknowledged."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from delivering import wait_until
+from reput.broker.broker import Broker
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.replication.ha_server import HaServer
+from serving import ServedBroker, send_fields, served
+
+TIMEOUT_MS = 300
+
+
+class Followers:
+    """Makes a broker with an HA port."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
+
+    def make(self, engine, address) -> Broker:
+        """Return the broker."""
+        self.server = HaServer(engine, self.listener)
+        broker = Broker(engine, address, ha_server=self.server, ha_address="{}:{}".format(*self.address))
+        self.server.start()
+        return broker
+
+
+@contextmanager
+def sync_master(path, **settings) -> Iterator[tuple[ServedBroker, Followers]]:
+    """Serve a SYNC_MASTER."""
+    followers = Followers()
+    given = {"broker_role": "SYNC_MASTER", "slave_timeout": TIMEOUT_MS, **settings}
+    with served(path / "store", make=followers.make, **given) as broker:
+        yield broker, followers
+        followers.server.stop()
+
+
+def test_without_a_follower_the_answer_comes_at_once(tmp_path):
+    """The message is stored; SLAVE_NOT_AVAILABLE says that there is no second copy."""
+    with sync_master(tmp_path) as (broker, _), broker.client() as client:
+        assert client.send_message("orders").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert client.send_message("orders", properties={"WAIT": "false"}).code == ResponseCode.SUCCESS
+        assert broker.engine.next_queue_offset("orders", 0) == 2
+
+
+def test_a_silent_follower_is_waited_for_and_then_reported(tmp_path):
+    """FLUSH_SLAVE_TIMEOUT after slave_timeout; a connection without a report is no follower."""
+    with sync_master(tmp_path) as (broker, followers), broker.client() as client:
+        client.send_message("orders")
+        bare = socket.create_connection(followers.address)
+        assert client.send_message("orders").code == ResponseCode.SLAVE_NOT_AVAILABLE
+        end = broker.engine.appended
+        bare.sendall(struct.pack(">q", end))
+        wait_until(lambda: followers.server.in_sync_count() == 1)
+        began = time.monotonic()
+        assert client.send_message("orders").code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert time.monotonic() - began >= TIMEOUT_MS / 1000
+        bare.close()
+        wait_until(lambda: followers.server.in_sync_count() == 0)
+        # What it once acknowledged is not kept for another.
+        assert client.send_message("orders").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_an_acknowledged_message_is_answered_with_success(tmp_path, flush):
+    """As soon as the follower has it, singly and in a batch, in every flush mode."""
+    with (
+        sync_master(tmp_path, slave_timeout=30_000, flush_disk_type=flush) as (broker, followers),
+        broker.client() as client,
+        socket.create_connection(followers.address) as follower,
+    ):
+        client.send_message("orders", properties={"WAIT": "false"})
+        wait_until(lambda: broker.engine.log_end() == broker.engine.appended)
+        follower.sendall(struct.pack(">q", broker.engine.appended))
+        wait_until(lambda: followers.server.in_sync_count() == 1)
+        opaque = client.begin(*send_request())
+        wait_until(lambda: broker.engine.next_queue_offset("orders", 0) == 2)
+        follower.sendall(struct.pack(">q", received(follower, broker.engine.appended)))
+        assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+
+
+def test_two_followers_are_needed_if_the_settings_say_so(tmp_path):
+    """in_sync_replicas counts the master."""
+    with sync_master(tmp_path, in_sync_replicas=3) as (broker, followers), broker.client() as client:
+        client.send_message("orders")
+        with socket.create_connection(followers.address) as one, socket.create_connection(followers.address) as two:
+            one.sendall(struct.pack(">q", broker.engine.appended))
+            wait_until(lambda: followers.server.in_sync_count() == 1)
+            assert client.send_message("orders").code == ResponseCode.SLAVE_NOT_AVAILABLE
+            two.sendall(struct.pack(">q", broker.engine.appended))
+            wait_until(lambda: followers.server.in_sync_count() == 2)
+            opaque = client.begin(*send_request())
+            wait_until(lambda: broker.engine.next_queue_offset("orders", 0) == 3)
+            one.sendall(struct.pack(">q", received(one, broker.engine.appended)))
+            two.sendall(struct.pack(">q", received(two, broker.engine.appended)))
+            assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+
+
+def received(follower: socket.socket, end: int) -> int:
+    """Read frames until one ends at *end*, and return that."""
+    at = -1
+    while at < end:
+        offset, size = struct.unpack(">qi", follower.recv(12, socket.MSG_WAITALL))
+        follower.recv(size, socket.MSG_WAITALL)
+        at = offset + size
+    return at
+
+
+def send_request():
+    """Return code, fields and body of a send."""
+    return RequestCode.SEND_MESSAGE_V2, send_fields("orders"), b"body"
