@@ -1,0 +1,144 @@
+"""Measures replication on the loopback: how fast a copy catches up, and what a producer waits for it.
+
+    python benchmarks/follow.py --size-mib 1024 --seconds 10
+
+The master is `reput serve`, the copy `reput follow`, each a process of its own with its dispatchers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import reput
+from reput.replication.master_requests import MasterRequests
+
+REPUT = Path(sys.executable).with_name("reput")
+BODY_SIZE = 1024
+PORT = 23_911
+
+
+def fill(store: Path, size: int) -> int:
+    """Fill a store with messages of 1 KiB; return where its log ends."""
+    with reput.open(store, dispatchers=[]) as opened:
+        batch = [reput.Message("orders", os.urandom(BODY_SIZE), tags="t", keys=["k"]) for _ in range(500)]
+        while opened.appended < size:
+            opened.put_batch(batch)
+        return opened.flush()
+
+
+def serve(store: Path, *settings: str) -> subprocess.Popen[str]:
+    """Serve a store; return once clients can connect."""
+    command = [REPUT, "serve", store, "--listen", f"127.0.0.1:{PORT}", "--name-server-listen", f"127.0.0.1:{PORT + 50}"]
+    for setting in settings:
+        command += ["--set", setting]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    return process
+
+
+def follow(copy: Path, dispatchers: str) -> subprocess.Popen[bytes]:
+    """Follow the served store."""
+    command = [REPUT, "follow", f"127.0.0.1:{PORT + 1}", copy, "--set", f"dispatchers={dispatchers}"]
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+
+
+def copied(copy: Path) -> int:
+    """Return up to where the copy's log is forced, as its master was told."""
+    status = json.loads(MasterRequests(f"127.0.0.1:{PORT}").body(907))
+    return max((row["slaveAckOffset"] or 0 for row in status["haConnectionInfo"]), default=0)
+
+
+def resident(pid: int) -> int:
+    """Return the anonymous memory of a process in KiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def catch_up(directory: Path, size: int, dispatchers: str) -> dict[str, object]:
+    """Measure a new copy of a full log, until its master knows that all of it is forced."""
+    store, copy = directory / "master", directory / f"copy{len(dispatchers)}"
+    end = fill(store, size) if not store.exists() else 0
+    master = serve(store)
+    end = end or MasterRequests(f"127.0.0.1:{PORT}").bounds()[1]
+    follower = follow(copy, dispatchers)
+    try:
+        while not copied(copy):
+            time.sleep(0.005)
+        began, first = time.monotonic(), copied(copy)
+        while copied(copy) < end:
+            time.sleep(0.005)
+        seconds = time.monotonic() - began
+        return {
+            "measurement": "catch_up",
+            "dispatchers": dispatchers or "none",
+            "mb_per_s": round((end - first) / seconds / 1e6, 1),
+            "mib": round(end / (1 << 20)),
+            "anonymous_memory_mib": round(resident(follower.pid) / 1024, 1),
+        }
+    finally:
+        for process in (follower, master):
+            process.terminate()
+            process.wait()
+
+
+def latency(directory: Path, seconds: float, role: str) -> dict[str, object]:
+    """Measure sends at 1,000 a second, each from when it was due until its answer."""
+    master = serve(directory / f"latency-{role}", f"brokerRole={role}")
+    follower = follow(directory / f"copy-{role}", "consume_queue")
+    try:
+        times = []
+        with reput.connect(f"127.0.0.1:{PORT + 50}") as client:
+            for _ in range(20):
+                result = client.put(reput.Message("orders", b"x" * BODY_SIZE))
+                time.sleep(0.1)
+            assert role == "ASYNC_MASTER" or result.status.name == "PUT_OK", result
+            begin = time.monotonic()
+            for number in range(int(seconds * 1000)):
+                due = begin + number / 1000
+                if (left := due - time.monotonic()) > 0:
+                    time.sleep(left)
+                client.put(reput.Message("orders", b"x" * BODY_SIZE))
+                times.append((time.monotonic() - due) * 1000)
+        cuts = statistics.quantiles(times, n=100)
+        return {
+            "measurement": "send_at_1000_per_s",
+            "role": role,
+            "p50_ms": round(cuts[49], 3),
+            "p95_ms": round(cuts[94], 3),
+            "p99_ms": round(cuts[98], 3),
+        }
+    finally:
+        for process in (follower, master):
+            process.terminate()
+            process.wait()
+
+
+def main() -> None:
+    """Measure, and print a JSON object per measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size-mib", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--directory", type=Path, default=None)
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="reput-follow-", dir=arguments.directory))
+    try:
+        for dispatchers in ("", "consume_queue,index"):
+            print(json.dumps(catch_up(directory, arguments.size_mib << 20, dispatchers)), flush=True)
+        for role in ("ASYNC_MASTER", "SYNC_MASTER"):
+            print(json.dumps(latency(directory, arguments.seconds, role)), flush=True)
+    finally:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
