@@ -59,8 +59,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.consume",
         "reput.worker",
     },
+    "reput.metrics": {*BELOW_PROCESS, "reput.ring", "reput.process", "reput.consume", "reput.embedded"},
     "reput.broker": {
         *BELOW_PROCESS,
+        "reput.metrics",
         "reput.argument_checks",
         "reput.process",
         "reput.consume",

@@ -18,6 +18,8 @@ __all__ = ["EXAMPLE", "serve"]
 
 EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
 BACKLOG = 1024
+ANYBODY = "anybody could read and write the store from there"
+PROTECT_ADVICE = "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted."
 
 
 class TlsMode(enum.Enum):
@@ -69,6 +71,10 @@ def serve(
         Path | None,
         typer.Option("--acl", metavar="FILE", help="Accounts that clients need: a plain_acl.yml of RocketMQ 4."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="H:P", help="Where Prometheus reads metrics, at /metrics; without: nowhere."),
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> NoReturn:
@@ -82,7 +88,7 @@ def serve(
     refuse_address(store)
     assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
     settings = settings_of(store, config, assignments).settings
-    insecure = insecure or settings.has_accounts
+    trusted, insecure = insecure, insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
     servers = [] if named == "none" else split_addresses(named)
@@ -99,6 +105,10 @@ def serve(
         name_host, name_port = split_address("--name-server-listen", name_server_listen)
         listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
         names = address_text(name_host, listeners[-1].getsockname()[1])
+    metrics_at = None
+    if metrics is not None:
+        listeners.append(metrics_listener(metrics, trusted))
+        metrics_at = address_text(*listeners[-1].getsockname()[:2])
     given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
     options = ServeOptions(
         store=os.fspath(store.absolute()),
@@ -109,6 +119,7 @@ def serve(
         broker=address_text(advertised, port),
         name_server=names,
         name_servers=servers,
+        metrics=metrics_at,
     )
 
     become_keeper(options, listeners)
@@ -140,8 +151,23 @@ def split_address(option: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
-    """Return a socket that is bound to an address.
+def metrics_listener(address: str, trusted: bool) -> socket.socket:
+    """Return the socket where metrics are read; a scraper has no account."""
+    from reput.metrics.prometheus import require_prometheus_client
+
+    require_prometheus_client()
+    return bound(
+        "--metrics",
+        *split_address("--metrics", address),
+        trusted,
+        ("anybody could read the metrics from there", "Listen on 127.0.0.1, or add --insecure."),
+    )
+
+
+def bound(
+    option: str, host: str, port: int, insecure: bool, danger: tuple[str, str] = (ANYBODY, PROTECT_ADVICE)
+) -> socket.socket:
+    """Return a socket that is bound to an address. *danger*: why not beyond this machine, and the advice.
 
     Raises:
         ConfigError: the address is not of this machine alone, and nothing protects the broker.
@@ -152,10 +178,7 @@ def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
     except OSError as error:
         raise BrokerError(f"the address is none of this machine's: {option}={host}:{port} reason={error}") from None
     if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
-        raise ConfigError(
-            f"anybody could read and write the store from there: {option}={host}:{port}",
-            "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted.",
-        )
+        raise ConfigError(f"{danger[0]}: {option}={host}:{port}", danger[1])
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
