@@ -277,7 +277,7 @@ def add_dispatcher(families: Families, row: DispatcherRow) -> None:
         families.add(f"reput_dispatcher_{name}", value, dispatcher=row.name)
     # A cell has room for 32.
     for counter, count in row.counters.items():
-        families.add("reput_dispatcher_counter", count, dispatcher=row.name, counter=counter)
+        families.add("reput_dispatcher_plugin_value", count, dispatcher=row.name, counter=counter)
 
 
 def kept(shown: dict[Name, None], weights: Mapping[Name, int]) -> set[Name]:

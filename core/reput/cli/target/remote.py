@@ -39,8 +39,9 @@ CREDENTIALS = ("REPUT_TLS", "REPUT_ACCESS_KEY", "REPUT_SECRET_KEY")
 
 
 def is_address(target: Path) -> bool:
-    """Return whether a TARGET is a name server's ``HOST:PORT``, and no directory."""
-    return ADDRESS.fullmatch(str(target)) is not None and not target.exists()
+    """Return whether a TARGET is a name server's ``HOST:PORT``, or a broker's ``unix:PATH``, and no directory."""
+    text = str(target)
+    return (ADDRESS.fullmatch(text) is not None or text.startswith("unix:")) and not target.exists()
 
 
 @contextmanager
