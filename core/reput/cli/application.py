@@ -31,6 +31,7 @@ VERBS = (
     "rebuild",
     "repair",
     "status",
+    "top",
     "settings",
     "export",
     "doctor",

@@ -91,9 +91,7 @@ LISTED = (
     Metric("reput_dispatcher_heartbeat_age_seconds", "gauge", OF_VIEW, "Time since its loop last went round"),
     Metric("reput_dispatcher_memory_bytes", "gauge", OF_VIEW, "Anonymous resident memory of its process"),
     Metric("reput_dispatcher_rebuild_offset_bytes", "gauge", OF_VIEW, "Progress of the view that is being rebuilt"),
-    Metric(
-        "reput_dispatcher_plugin_value", "gauge", (*OF_VIEW, "counter"), "A counter of the plugin, by its name"
-    ),
+    Metric("reput_dispatcher_plugin_value", "gauge", (*OF_VIEW, "counter"), "A counter of the plugin, by its name"),
     # The scrape itself.
     Metric("reput_metrics_left_out", "gauge", ("kind",), "Topics, or groups in topics, that are not shown: too many"),
     Metric("reput_scrape_seconds", "gauge", (), "How long it took to read these values"),

@@ -132,6 +132,8 @@ def print_brokers(client: Client, output_format: OutputFormat, *, watch: bool) -
 
 def broker_row(broker: Any) -> dict[str, Any]:
     """Return the row for one broker."""
+    from reput.watched.rates import GOT_NAMES, PUT_NAMES, broker_rate
+
     runtime = broker.runtime or {}
     return {
         "cluster": broker.cluster,
@@ -139,17 +141,8 @@ def broker_row(broker: Any) -> dict[str, Any]:
         "broker_id": broker.broker_id,
         "address": broker.address,
         "version": runtime.get("brokerVersionDesc"),
-        "put_tps": first_number(runtime.get("putTps")),
-        "get_tps": first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
+        "put_tps": broker_rate(runtime, *PUT_NAMES),
+        "get_tps": broker_rate(runtime, *GOT_NAMES),
         "runtime": broker.runtime,
         "error": broker.error,
     }
-
-
-def first_number(text: str | None) -> float | None:
-    """Return the first of RocketMQ's numbers for ten seconds, a minute and ten minutes."""
-    words = (text or "").split()
-    try:
-        return round(float(words[0]), 2) if words else None
-    except ValueError:
-        return None
