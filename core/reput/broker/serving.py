@@ -159,7 +159,9 @@ def announce(options: ServeOptions) -> None:
     """Tell the person, or the program, that has started the keeper; not the keeper does, which loads its modules."""
     servers = options.name_server or ";".join(options.name_servers) or "none"
     metrics = "" if options.metrics is None else f"metrics=http://{options.metrics}/metrics "
-    line = f"ready broker={options.broker} name_server={servers} {metrics}pid={os.getppid()} store={options.store}\n"
+    console = "" if options.console is None else f"console={options.console} "
+    beside = f"{metrics}{console}"
+    line = f"ready broker={options.broker} name_server={servers} {beside}pid={os.getppid()} store={options.store}\n"
     # Not `print`: a line that a closed pipe refused would stay in its buffer, and fail the end of the process as well.
     with contextlib.suppress(OSError):
         os.write(STDOUT, os.fsencode(line))

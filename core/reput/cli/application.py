@@ -32,6 +32,7 @@ VERBS = (
     "repair",
     "status",
     "top",
+    "console",
     "settings",
     "export",
     "doctor",

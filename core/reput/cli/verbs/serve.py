@@ -19,6 +19,10 @@ __all__ = ["EXAMPLE", "serve"]
 EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
 BACKLOG = 1024
 ANYBODY = "anybody could read and write the store from there"
+CONSOLE_DANGER = (
+    "a console beyond this machine needs accounts and encryption",
+    "Give --console-users with --tls-cert and --tls-key; or --console-users and --insecure behind an encrypting proxy.",
+)
 PROTECT_ADVICE = "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted."
 
 
@@ -75,6 +79,12 @@ def serve(
         str | None,
         typer.Option("--metrics", metavar="H:P", help="Where Prometheus reads metrics, at /metrics; without: nowhere."),
     ] = None,
+    console: Annotated[
+        str | None, typer.Option("--console", metavar="H:P", help="Where browsers see the store; without: nowhere.")
+    ] = None,
+    console_users: Annotated[
+        Path | None, typer.Option("--console-users", metavar="FILE", help="As --users of `reput console`.")
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> NoReturn:
@@ -109,6 +119,13 @@ def serve(
     if metrics is not None:
         listeners.append(metrics_listener(metrics, trusted))
         metrics_at = address_text(*listeners[-1].getsockname()[:2])
+    shown: dict[str, Any] = {}
+    if console is not None:
+        watching, shown = console_beside(
+            store, console, console_users, (tls_cert, tls_key), trusted, config, assignments
+        )
+        # Kept open until this process has become the keeper, which hands it on.
+        shown["console_listener"] = watching.detach()
     given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
     options = ServeOptions(
         store=os.fspath(store.absolute()),
@@ -120,6 +137,7 @@ def serve(
         name_server=names,
         name_servers=servers,
         metrics=metrics_at,
+        **shown,
     )
 
     become_keeper(options, listeners)
@@ -149,6 +167,50 @@ def split_address(option: str, text: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ConfigError(f"an address has the form HOST:PORT: {option}={text}")
     return host.strip("[]"), int(port)
+
+
+def console_beside(
+    store: Path,
+    address: str,
+    users: Path | None,
+    pair: tuple[Path | None, Path | None],
+    trusted: bool,
+    config: Path | None,
+    assignments: list[str],
+) -> tuple[socket.socket, dict[str, Any]]:
+    """Return the socket of a console beside the broker, and how it is started. *pair*: certificate and key."""
+    import sys
+
+    from reput.cli.target.console_target import require_console
+
+    require_console()
+    import msgspec
+
+    from reput.console.console_options import ConsoleOptions
+    from reput.process.system.command import role_command
+
+    cert, key = (None if path is None else os.fspath(path.absolute()) for path in pair)
+    may_be_far = users is not None and (trusted or cert is not None)
+    listener = bound("--console", *split_address("--console", address), may_be_far, CONSOLE_DANGER)
+    options = ConsoleOptions(
+        store=os.fspath(store.absolute()),
+        config=None if config is None else os.fspath(config.absolute()),
+        assignments=assignments,
+        listener=listener.fileno(),
+        users=None if users is None else os.fspath(users.absolute()),
+        cert=cert,
+        key=key,
+    )
+    if users is not None:
+        from reput.console.accounts import Accounts
+
+        # Checked now: the console's own process could only end again and again.
+        Accounts(users)
+    main = Path(__file__).parents[2] / "console" / "__main__.py"
+    command = role_command("console", msgspec.json.encode(options).decode(), path=sys.path, main=main)
+    scheme = "http" if cert is None else "https"
+    where = f"{scheme}://{address_text(*listener.getsockname()[:2])}/"
+    return listener, {"console": where, "console_command": command}
 
 
 def metrics_listener(address: str, trusted: bool) -> socket.socket:

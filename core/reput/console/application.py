@@ -1,0 +1,150 @@
+"""Console: the application, which joins target, pages, live feed and guard."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import reput
+from reput.console.accounts import Accounts
+from reput.console.audit_log import AuditLog
+from reput.console.console_target import ConsoleStore, ConsoleTarget
+from reput.console.guard import Guard, peer_of, refuse
+from reput.console.jobs import Jobs, Work
+from reput.console.live_feed import LiveFeed
+from reput.console.message_view import time_text
+from reput.console.pages import Pages
+from reput.console.store_pages import StorePages
+from reput.errors import ConfigError, ReputError, RequestRefused
+from reput.metrics.store_collector import StoreCollector
+from reput.watched.short_text import short_count, short_seconds, short_size
+
+__all__ = ["LOOPBACK_HOSTS", "Console"]
+
+FOLDER = Path(__file__).parent
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+logger = logging.getLogger("reput.console")
+
+
+class Console:
+    """One console. `guard` is its ASGI application."""
+
+    def __init__(
+        self,
+        target: ConsoleTarget,
+        *,
+        accounts: Accounts | None = None,
+        hosts: frozenset[str] = LOOPBACK_HOSTS,
+        is_encrypted: bool = False,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """Show *target* to those who log in with *accounts*; None: to whoever reaches it.
+
+        Args:
+            hosts: names under which it may be asked; empty: any.
+        """
+        self.target = target
+        self.accounts = accounts
+        self.audit = audit or AuditLog(None)
+        self.jobs = Jobs(self.audit)
+        self.feed = LiveFeed(target, self.jobs)
+        self.templates = Environment(
+            loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self.templates.filters |= {
+            "count": short_count,
+            "size": short_size,
+            "seconds": short_seconds,
+            "time": time_text,
+        }
+        routes = [
+            *Pages(self).routes(),
+            *(StorePages(self, target).routes() if isinstance(target, ConsoleStore) else ()),
+            Route("/events", self.events),
+            Route("/metrics", self.metrics),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+        ]
+        application = Starlette(
+            routes=routes,
+            lifespan=self.lifespan,
+            exception_handlers={ReputError: self.failed, HTTPException: self.missing, OSError: self.failed},
+        )
+        self.guard = Guard(application, hosts=hosts, accounts=accounts, is_encrypted=is_encrypted)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        """Stop reading when the server ends."""
+        del application
+        yield
+        await self.feed.close()
+
+    # Answers.
+
+    def page(self, request: Request, template: str, title: str, status_code: int = 200, **values: object) -> Response:
+        """Return a page."""
+        session = request.state.session
+        values = {
+            "csrf": "" if session is None else session.csrf,
+            "user": None if session is None else session.user,
+            "title": title,
+            "target": self.target.title,
+            "is_store": isinstance(self.target, ConsoleStore),
+            "version": reput.__version__,
+            "path": request.url.path,
+            **values,
+        }
+        return HTMLResponse(self.templates.get_template(template).render(values), status_code)
+
+    def begin(self, request: Request, action: str, work: Work) -> Response:
+        """Begin an action that was confirmed, and show how far it is."""
+        session = request.state.session
+        user = "-" if session is None or session.user is None else session.user
+        job = self.jobs.begin(action, user, peer_of(request.scope), work)
+        return RedirectResponse(f"/jobs/{job.number}", 303)
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """Return the page of an error: what is wrong, and what to do."""
+        if isinstance(error, RequestRefused):
+            status = 404
+        elif isinstance(error, ConfigError):
+            status = 400
+        else:
+            status = 503
+            logger.warning("a page failed: path=%s error=%s", request.url.path, error)
+        advice = error.advice if isinstance(error, ReputError) else ""
+        return self.page(request, "error.html", "This did not work", status, error=str(error), advice=advice)
+
+    def missing(self, request: Request, error: Exception) -> Response:
+        """Return the page for a path that there is not."""
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            return self.page(request, "error.html", "There is no such page", 404, error=request.url.path, advice="")
+        return refuse(error.status_code, error.detail)
+
+    async def events(self, request: Request) -> Response:
+        """Stream the readings to a page."""
+        del request
+        return StreamingResponse(self.feed.events(), media_type="text/event-stream")
+
+    def metrics(self, request: Request) -> Response:
+        """Return the metrics of a store; brokers have their own."""
+        del request
+        if not isinstance(self.target, ConsoleStore):
+            return refuse(404, "brokers give their metrics themselves: reput serve --metrics H:P")
+        registry = CollectorRegistry()
+        with self.target.open() as engine:
+            registry.register(StoreCollector(engine))
+            return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
