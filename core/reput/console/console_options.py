@@ -1,4 +1,4 @@
-"""ConsoleOptions: what the process of a console gets from `reput serve --console`, and the console that follows from it."""
+"""ConsoleOptions: what the process of a console gets from `reput serve --console`, and the console that it serves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def console_of(
         ConfigError: the file of users cannot be used.
     """
     if audit_log is None and isinstance(target, ConsoleStore):
-        audit_log = target.directory / "reput" / "log" / "console.jsonl"
+        audit_log = target.directory / "reput" / "log" / "console.log"
     is_loopback = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
     return Console(
         target,

@@ -1,6 +1,6 @@
 """The pages about messages, topics and groups, of a store and of brokers alike; and those of the console itself.
 
-Every handler is a plain function: Starlette runs it on a thread, so that a read of the disk keeps no other page waiting.
+Every handler is a plain function: Starlette runs it on a thread, so that a read of the disk keeps no page waiting.
 """
 
 from __future__ import annotations

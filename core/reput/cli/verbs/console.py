@@ -39,7 +39,7 @@ def console(
     ] = False,
     audit_log: Annotated[
         Path | None,
-        typer.Option("--audit-log", metavar="FILE", help="Who did what. [reput/log/console.jsonl in the store]"),
+        typer.Option("--audit-log", metavar="FILE", help="Who did what. [reput/log/console.log in the store]"),
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
