@@ -17,7 +17,7 @@ from reput.console.audit_log import AuditLog
 from reput.console.console_target import ConsoleStore, ConsoleTarget
 from reput.store.state.recorded_settings import load_store_settings
 
-__all__ = ["Browser", "browser_of", "store_browser"]
+__all__ = ["TOKEN", "Browser", "browser_of", "store_browser"]
 
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 

@@ -15,7 +15,7 @@ import pytest
 
 import reput
 from command_line import REPUT, run_reput
-from consoles import Browser, browser_of, store_browser
+from consoles import TOKEN, Browser, browser_of, store_browser
 from delivering import LIMIT_S, wait_until
 from reput.cli.target.console_target import shown_target
 from reput.errors import ConfigError
@@ -128,11 +128,15 @@ def test_a_dispatcher_is_paused_resumed_and_rebuilt_after_a_confirmation(browser
 
 
 @pytest.mark.processes
-def test_an_action_that_is_refused_says_why(browser):
-    """A running dispatcher cannot be resumed."""
-    assert browser.outcome(browser.send("/dispatchers/index/resume")).startswith("failed: ")
+def test_an_action_that_cannot_be_done_says_why(browser, store):
+    """A name that is wrong; a store that was closed between form and answer."""
     assert "the store has no such dispatcher" in browser.text("/dispatchers/nothing", 400)
     assert "there is no such action" in browser.text("/dispatchers/index/explode", 404)
+    token = TOKEN.search(browser.text("/dispatchers/index/resume"))
+    store.close()
+    answer = browser.client.post("/dispatchers/index/resume", data={"csrf": token[1]})
+    assert answer.status_code == 503
+    assert "no program has this store open" in answer.text
 
 
 @pytest.mark.processes

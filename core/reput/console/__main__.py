@@ -20,9 +20,7 @@ def main() -> int:
 
     from reput.process.system.parent_death import die_with_parent
 
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     # The thread that has started this process blocks them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     die_with_parent(os.getppid(), signal.SIGTERM)

@@ -15,12 +15,12 @@ from reput.process.control.control_socket import request
 from reput.process.owner.dead_letter_replay import replay_dead_letters
 from reput.process.owner.offline_rebuild import rebuild_in_place
 
-__all__ = ["DISPATCHER_ACTIONS", "Action", "parse_place", "reset_work"]
+__all__ = ["DISPATCHER_ACTIONS", "OperatorAction", "parse_place", "reset_work"]
 
 Name: TypeAlias = Literal["pause", "resume", "restart", "rebuild", "replay"]
 
 
-class Action(NamedTuple):
+class OperatorAction(NamedTuple):
     """One action on a dispatcher of an open store.
 
     Attributes:
@@ -69,28 +69,28 @@ def replay(store: Path, name: str) -> Work:
     return work
 
 
-DISPATCHER_ACTIONS: dict[str, Action] = {
-    "pause": Action(
+DISPATCHER_ACTIONS: dict[str, OperatorAction] = {
+    "pause": OperatorAction(
         "Pause",
         "The dispatcher flushes its view and stops until it is resumed. Its view falls behind, and retention keeps the "
         "log for it for a while only. Reads through the view do not see new messages.",
         control("pause", "paused"),
     ),
-    "resume": Action(
+    "resume": OperatorAction(
         "Resume", "The dispatcher starts and catches up from where its view ends.", control("resume", "resumed")
     ),
-    "restart": Action(
+    "restart": OperatorAction(
         "Restart",
         "The dispatcher flushes its view, stops and starts again. Reads see new messages a moment later.",
         control("restart", "restarted"),
     ),
-    "rebuild": Action(
+    "rebuild": OperatorAction(
         "Rebuild",
         "A second dispatcher builds the view from the whole log, and the new view takes the place of the old one. Puts "
         "and reads go on meanwhile. It reads the log once and needs room for a second view.",
         rebuild,
     ),
-    "replay": Action(
+    "replay": OperatorAction(
         "Replay dead letters",
         "The dispatcher is restarted and gets the records again that it rejected. Those it rejects again stay.",
         replay,

@@ -5,41 +5,34 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-import reput
 from reput.console.accounts import Accounts
 from reput.console.audit_log import AuditLog
+from reput.console.console_context import FOLDER, ConsoleContext
 from reput.console.console_target import ConsoleStore, ConsoleTarget
-from reput.console.guard import Guard, peer_of, refuse
-from reput.console.jobs import Jobs, Work
-from reput.console.live_feed import LiveFeed
-from reput.console.message_view import time_text
+from reput.console.guard import Guard, refuse
 from reput.console.pages import Pages
 from reput.console.store_pages import StorePages
 from reput.errors import ConfigError, ReputError, RequestRefused
 from reput.metrics.store_collector import StoreCollector
-from reput.watched.short_text import short_count, short_seconds, short_size
 
 __all__ = ["LOOPBACK_HOSTS", "Console"]
 
-FOLDER = Path(__file__).parent
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 logger = logging.getLogger("reput.console")
 
 
-class Console:
+class Console(ConsoleContext):
     """One console. `guard` is its ASGI application."""
 
     def __init__(
@@ -56,20 +49,7 @@ class Console:
         Args:
             hosts: names under which it may be asked; empty: any.
         """
-        self.target = target
-        self.accounts = accounts
-        self.audit = audit or AuditLog(None)
-        self.jobs = Jobs(self.audit)
-        self.feed = LiveFeed(target, self.jobs)
-        self.templates = Environment(
-            loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        self.templates.filters |= {
-            "count": short_count,
-            "size": short_size,
-            "seconds": short_seconds,
-            "time": time_text,
-        }
+        super().__init__(target, accounts, audit or AuditLog(None))
         routes = [
             *Pages(self).routes(),
             *(StorePages(self, target).routes() if isinstance(target, ConsoleStore) else ()),
@@ -92,28 +72,6 @@ class Console:
         await self.feed.close()
 
     # Answers.
-
-    def page(self, request: Request, template: str, title: str, status_code: int = 200, **values: object) -> Response:
-        """Return a page."""
-        session = request.state.session
-        values = {
-            "csrf": "" if session is None else session.csrf,
-            "user": None if session is None else session.user,
-            "title": title,
-            "target": self.target.title,
-            "is_store": isinstance(self.target, ConsoleStore),
-            "version": reput.__version__,
-            "path": request.url.path,
-            **values,
-        }
-        return HTMLResponse(self.templates.get_template(template).render(values), status_code)
-
-    def begin(self, request: Request, action: str, work: Work) -> Response:
-        """Begin an action that was confirmed, and show how far it is."""
-        session = request.state.session
-        user = "-" if session is None or session.user is None else session.user
-        job = self.jobs.begin(action, user, peer_of(request.scope), work)
-        return RedirectResponse(f"/jobs/{job.number}", 303)
 
     def failed(self, request: Request, error: Exception) -> Response:
         """Return the page of an error: what is wrong, and what to do."""

@@ -38,11 +38,20 @@ class AuditLine(msgspec.Struct, frozen=True):
 class AuditLog:
     """Any thread may add. A line is written by one system call, so that several consoles may share a file."""
 
-    def __init__(self, path: Path | None) -> None:
-        """*path*: None: the lines go to the program's log alone."""
+    def __init__(self, path: Path | None, *, keeps_logins: bool = True) -> None:
+        """Add to the file at *path*; None: the lines go to the program's log alone.
+
+        Args:
+            keeps_logins: False: a login is not written to the file. In a store that nobody has open, no byte changes.
+        """
         self.path = path
+        self.keeps_logins = keeps_logins
         self.lock = threading.Lock()
         self.shown: deque[AuditLine] = deque(maxlen=SHOWN_MAX)
+
+    def add_login(self, user: str, peer: str, outcome: str) -> None:
+        """Add a login, or an attempt."""
+        self.note(AuditLine(time.time_ns() // 1_000_000, user, peer, "login", outcome), self.keeps_logins)
 
     def add(self, user: str, peer: str, action: str, outcome: str) -> None:
         """Add one line.
@@ -50,9 +59,12 @@ class AuditLog:
         Raises:
             OSError: it cannot be written; then the action is not begun.
         """
-        line = AuditLine(time.time_ns() // 1_000_000, user, peer, action, outcome)
+        self.note(AuditLine(time.time_ns() // 1_000_000, user, peer, action, outcome), True)
+
+    def note(self, line: AuditLine, is_kept: bool) -> None:
+        """Add a line to the file if it *is_kept*, to the page, and to the program's log."""
         with self.lock:
-            if self.path is not None:
+            if self.path is not None and is_kept:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
@@ -60,4 +72,4 @@ class AuditLog:
                 finally:
                     os.close(descriptor)
             self.shown.appendleft(line)
-        logger.info("action: user=%s peer=%s action=%s outcome=%s", user, peer, action, outcome)
+        logger.info("user=%s peer=%s action=%s outcome=%s", line.user, line.peer, line.action, line.outcome)

@@ -50,6 +50,7 @@ def console_of(
     Raises:
         ConfigError: the file of users cannot be used.
     """
+    keeps_logins = audit_log is not None
     if audit_log is None and isinstance(target, ConsoleStore):
         audit_log = target.directory / "reput" / "log" / "console.log"
     is_loopback = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
@@ -58,7 +59,7 @@ def console_of(
         accounts=None if users is None else Accounts(users),
         hosts=LOOPBACK_HOSTS if is_loopback else frozenset(),
         is_encrypted=is_encrypted,
-        audit=AuditLog(audit_log),
+        audit=AuditLog(audit_log, keeps_logins=keeps_logins),
     )
 
 

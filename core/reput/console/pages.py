@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -15,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from reput.console.actions import parse_place, reset_work
+from reput.console.console_context import ConsoleContext
 from reput.console.guard import peer_of
 from reput.console.live_feed import live_cells
 from reput.console.message_view import body_view, life_of, message_row
@@ -24,9 +24,6 @@ from reput.errors import ConfigError, RequestRefused
 from reput.remoting.response_code import ResponseCode
 from reput.watched.rates import Rates
 from reput_hooks import Record
-
-if TYPE_CHECKING:
-    from reput.console.application import Console
 
 __all__ = ["Pages"]
 
@@ -38,7 +35,7 @@ TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 class Pages:
     """The handlers of one console."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: ConsoleContext) -> None:
         self.console = console
 
     def routes(self) -> list[Route]:
@@ -251,7 +248,7 @@ class Pages:
         elif accounts.accepts(name, form.get("password", "")):
             guard.end(request.cookies)
             token, _ = guard.begin(name)
-            self.console.audit.add(name, peer, "login", "done")
+            self.console.audit.add_login(name, peer, "done")
             to = request.query_params.get("to", "/")
             response = RedirectResponse(to if to.startswith("/") and to[1:2] not in ("/", "\\") else "/", 303)
             response.headers.append("set-cookie", guard.cookie(token))
@@ -260,7 +257,7 @@ class Pages:
             accounts.failed(peer)
             failed = "name or password is wrong"
         # Not the name: it may be a password in the wrong field.
-        self.console.audit.add("-", peer, "login", f"refused: {failed}")
+        self.console.audit.add_login("-", peer, f"refused: {failed}")
         return self.console.page(request, "login.html", "Log in", 403, failed=failed, csrf=session.csrf)
 
     def logout(self, request: Request) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reput.console.actions import DISPATCHER_ACTIONS
+from reput.console.console_context import ConsoleContext
 from reput.console.console_target import ConsoleStore
 from reput.console.live_feed import live_cells
 from reput.console.message_view import body_view
@@ -27,9 +27,6 @@ from reput.store.state.epochs import read_epochs
 from reput.store.state.identity import read_store_id
 from reput.watched.rates import Rates
 
-if TYPE_CHECKING:
-    from reput.console.application import Console
-
 __all__ = ["StorePages"]
 
 LETTERS_MAX = 50
@@ -41,7 +38,7 @@ LOG_SIZE_MAX = 256 << 10
 class StorePages:
     """The handlers of a console on a store."""
 
-    def __init__(self, console: Console, store: ConsoleStore) -> None:
+    def __init__(self, console: ConsoleContext, store: ConsoleStore) -> None:
         self.console = console
         self.store = store
 
