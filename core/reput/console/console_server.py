@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 from pathlib import Path
@@ -39,4 +40,12 @@ def run_console(console: Console, listener: socket.socket, cert: Path | None, ke
         config.load()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificate cannot be used: cert={cert} key={key} error={error}") from None
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    # The server takes signals while it runs, and raises them again at its end: then this has been asked for.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(sockets=[listener])

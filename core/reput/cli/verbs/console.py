@@ -14,9 +14,7 @@ from reput.cli.verbs.serve import address_text, bound, split_address
 
 __all__ = ["EXAMPLE", "console"]
 
-EXAMPLE = (
-    "reput send store orders --count 3 && timeout --preserve-status -s INT 3 reput console store --listen 127.0.0.1:0"
-)
+EXAMPLE = "reput send store orders --count 3 && timeout --preserve-status 3 reput console store --listen 127.0.0.1:0"
 DANGER = (
     "a console beyond this machine needs accounts and encryption",
     "Give --users with --tls-cert and --tls-key; or --users and --insecure, behind a proxy that encrypts.",
