@@ -63,6 +63,7 @@ def test_the_numbers_move_charts_are_drawn_and_a_dispatcher_is_paused_by_keyboar
             assert console.wait(LIMIT_S) == 0
         finally:
             console.kill()
+            console.communicate()
             stop.set()
             putting.join()
         assert {row.name: row.state for row in store.status().dispatchers}["index"] == "PAUSED"

@@ -45,6 +45,8 @@ def test_every_answer_carries_a_strict_content_policy(store):
             assert policy.startswith("default-src 'none'; script-src 'self'")
             assert "unsafe" not in policy
             assert headers["x-frame-options"] == "DENY"
+            # With no-referrer, browsers send forms with the origin "null", which is refused.
+            assert headers["referrer-policy"] == "same-origin"
             assert headers["x-content-type-options"] == "nosniff"
         assert browser.client.get("/").headers["cache-control"] == "no-store"
 
