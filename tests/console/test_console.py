@@ -187,7 +187,7 @@ def test_brokers_are_shown_with_their_topics_groups_consumers_and_messages(tmp_p
             assert "/dispatchers" not in browser.text("/")
             browser.text("/dispatchers", 404)
             browser.text("/metrics", 404)
-            assert "goes on at earliest" in browser.text("/groups/billing/reset?topic=orders&to=earliest")
+            assert "continues at earliest" in browser.text("/groups/billing/reset?topic=orders&to=earliest")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Beside: keeps one more process running beside the broker: the console. It may die without any harm to the broker."""
+"""Beside: keeps the console running beside the broker. If the console dies, the broker is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts: who may log in to a console that others than this machine's users reach."""
+"""Accounts: the users of a console that listens beyond this machine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Accounts:
         return hmac.compare_digest(given, known or b"\0" * len(given)) and known is not None
 
     def may_try(self, address: str) -> bool:
-        """Return whether an address has not failed too often."""
+        """Return whether an address may try again: it has few recent failures."""
         with self.lock:
             return len(self.recent(address)) < FAILURES_MAX
 

@@ -99,7 +99,7 @@ DISPATCHER_ACTIONS: dict[str, OperatorAction] = {
 
 
 def parse_place(text: str) -> Beginning:
-    """Return where a group is to go on: earliest, latest, or a store time in ms.
+    """Return the place that a group is reset to: earliest, latest, or a store time in ms.
 
     Raises:
         ConfigError: it is no such place.
@@ -108,7 +108,7 @@ def parse_place(text: str) -> Beginning:
         return cast("Beginning", text)
     if text.isascii() and text.isdigit():
         return int(text)
-    raise ConfigError(f"this is no place to go on at: to={text!r}", "Give earliest, latest, or ms since 1970.")
+    raise ConfigError(f"this is not a place in a topic: to={text!r}", "Give earliest, latest, or ms since 1970.")
 
 
 def reset_work(client: Client, group: str, topic: str, to: Beginning) -> Work:

@@ -44,7 +44,7 @@ class Console(ConsoleContext):
         is_encrypted: bool = False,
         audit: AuditLog | None = None,
     ) -> None:
-        """Show *target* to those who log in with *accounts*; None: to whoever reaches it.
+        """Show *target* to those who log in with *accounts*; None: to every client.
 
         Args:
             hosts: names under which it may be asked; empty: any.

@@ -1,4 +1,4 @@
-"""AuditLog: who did what in the console, as lines of JSON."""
+"""AuditLog: the actions in a console with their users, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AuditLog:
         """Add to the file at *path*; None: the lines go to the program's log alone.
 
         Args:
-            keeps_logins: False: a login is not written to the file. In a store that nobody has open, no byte changes.
+            keeps_logins: False: a login is not written to the file. The console changes no byte of a closed store.
         """
         self.path = path
         self.keeps_logins = keeps_logins

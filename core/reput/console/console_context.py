@@ -1,4 +1,4 @@
-"""ConsoleContext: what the pages of a console share: what is shown, who may see it, and how a page is made."""
+"""ConsoleContext: what the pages of a console share: the target, the accounts, and the templates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConsoleContext:
     guard: Guard
 
     def __init__(self, target: ConsoleTarget, accounts: Accounts | None, audit: AuditLog) -> None:
-        """Show *target* to those who log in with *accounts*; None: to whoever reaches it."""
+        """Show *target* to those who log in with *accounts*; None: to every client."""
         self.target = target
         self.accounts = accounts
         self.audit = audit

@@ -47,7 +47,7 @@ class ConsoleTarget(Protocol):
         """Return a client of the brokers; None: none serves this."""
 
     def consumers(self, group: str) -> list[ConsumerConnection] | None:
-        """Return who consumes as *group*; None: no broker knows."""
+        """Return the connected consumers of *group*; None: no broker can be asked."""
 
 
 class ConsoleBrokers:
@@ -77,7 +77,7 @@ class ConsoleBrokers:
         return self.client
 
     def consumers(self, group: str) -> list[ConsumerConnection] | None:
-        """Return who consumes as *group*."""
+        """Return the connected consumers of *group*."""
         return self.client.administration.consumer_connections(group)
 
 
@@ -124,7 +124,7 @@ class ConsoleStore:
             return self.client
 
     def consumers(self, group: str) -> list[ConsumerConnection] | None:
-        """Return who consumes as *group* through the broker; None: no broker answers."""
+        """Return the consumers of *group* that are connected to the broker; None: no broker answers."""
         client = self.broker()
         if client is None:
             return None

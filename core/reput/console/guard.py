@@ -67,7 +67,7 @@ class Guard:
 
     Args:
         hosts: names under which the console may be asked; empty: any.
-        accounts: None: whoever reaches the console may act.
+        accounts: None: no login is needed.
         is_encrypted: cookies are sent over TLS only.
     """
 

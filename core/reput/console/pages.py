@@ -108,7 +108,7 @@ class Pages:
         return self.console.page(request, "groups.html", "Groups", lags=lags, cells=live_cells(overview, Rates()))
 
     def group(self, request: Request) -> Response:
-        """Show a group's progress in each queue, and who consumes."""
+        """Show a group's progress in each queue, and its consumers."""
         group = request.path_params["group"]
         with self.console.target.administration() as administration:
             progress = administration.group_progress(group)
@@ -126,7 +126,7 @@ class Pages:
         )
 
     def reset(self, request: Request) -> Response:
-        """Ask whether to move a group, and move it."""
+        """Ask for a confirmation, then reset a group."""
         group = request.path_params["group"]
         given = request.state.form or request.query_params
         topic, text = given.get("topic", ""), given.get("to", "")
@@ -143,10 +143,10 @@ class Pages:
         return self.console.page(
             request,
             "confirm.html",
-            "Move the group",
+            "Reset the group",
             action=action,
             consequence=(
-                f"Group {group} goes on at {text} in topic {topic}, in every queue. Consumers that run are told. "
+                f"Group {group} continues at {text} in every queue of topic {topic}. Running consumers are notified. "
                 "Messages may be delivered again, or never."
             ),
             fields={"topic": topic, "to": text},
@@ -222,7 +222,7 @@ class Pages:
         return self.console.page(request, "job.html", job.action, job=job)
 
     def audit(self, request: Request) -> Response:
-        """Show who did what."""
+        """Show the actions and their users."""
         audit = self.console.audit
         return self.console.page(request, "audit.html", "Actions", lines=list(audit.shown), path=audit.path)
 

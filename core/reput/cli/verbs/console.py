@@ -28,7 +28,7 @@ def console(
     ] = "127.0.0.1:9180",
     users: Annotated[
         Path | None,
-        typer.Option("--users", metavar="FILE", help="Who may log in: NAME:PASSWORD a line, in a file of mode 600."),
+        typer.Option("--users", metavar="FILE", help="Accounts: NAME:PASSWORD per line, in a file of mode 600."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
@@ -37,7 +37,7 @@ def console(
     ] = False,
     audit_log: Annotated[
         Path | None,
-        typer.Option("--audit-log", metavar="FILE", help="Who did what. [reput/log/console.log in the store]"),
+        typer.Option("--audit-log", metavar="FILE", help="Record of actions. [reput/log/console.log in the store]"),
     ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
