@@ -194,7 +194,7 @@ def test_brokers_are_shown_with_their_topics_groups_consumers_and_messages(tmp_p
     ("path", "status", "sentence"),
     [
         ("/nothing", 404, "There is no such page"),
-        ("/message?id=zz", 400, "a query without a topic is for a message id"),
+        ("/message?id=zz", 400, "needs a message id"),
         ("/message?id=" + "0" * 32, 404, "there is no such message"),
         ("/messages?topic=t&queue_id=x", 400, "this is no whole number: queue_id='x'"),
         ("/messages?topic=t&time=noon", 400, "this is no time: time='noon'"),
