@@ -33,6 +33,8 @@ VERBS = (
     "rebuild",
     "repair",
     "status",
+    "top",
+    "console",
     "settings",
     "export",
     "doctor",
