@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from delivering import wait_until
-from interop.clients.brokers import NameServer
+from interop.clients.brokers import NameServer, free_port
 from interop.clients.java_clients import run_java
 from interop.java_program import VERSIONS
 from replication.copies import SEGMENT, assert_same_log, send
@@ -33,7 +33,9 @@ def test_a_slave_of_rocketmq_copies_reput_serve_and_consumers_read_on_from_it(
 ):
     """Empty at first, then live, then killed inside a record; when our master is gone, a consumer reads from it."""
     names = NameServer(version, tmp_path / "names").wait()
-    master = reput_broker(settings={"mappedFileSizeCommitLog": SEGMENT}, name_server=names.address)
+    # Slaves ask for topics two ports below that of clients, which a broker on any free port does not have.
+    settings = {"mappedFileSizeCommitLog": SEGMENT}
+    master = reput_broker(settings=settings, name_server=names.address, port=free_port())
     send(names.address, "orders", 1500)
     slave = real_broker(version, "slave", SLAVE, names)
     wait_until(lambda: end_of(slave.port) == end_of(master.port) > SEGMENT)
