@@ -39,6 +39,8 @@ VERBS = (
     "export",
     "doctor",
 )
+# Verbs whose modules are in a folder of their own below that of the verbs.
+FOLDERS = {"follow": "copies", "promote": "copies"}
 # The modules of groups of verbs; each registers its own.
 GROUPS = {
     "plugin": "Installed dispatchers.",
@@ -65,7 +67,8 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     named = words[0] if words else ""
     wanted = (named,) if named in VERBS or named in GROUPS else (*VERBS, *GROUPS)
     for name in wanted:
-        module = import_module(f"reput.cli.verbs.{name}")
+        place = f"{FOLDERS[name]}.{name}" if name in FOLDERS else name
+        module = import_module(f"reput.cli.verbs.{place}")
         if name in GROUPS:
             group = typer.Typer(help=GROUPS[name], rich_markup_mode=None)
             module.register(group)

@@ -1,0 +1,1 @@
+"""The verbs of copies of a master: `reput follow` and `reput promote`."""
