@@ -80,6 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.remoting",
         "reput.worker",
     },
+    # From the processes, only the building of views.
+    "reput.backup": {*BELOW_PROCESS, "reput.process"},
     "reput.table": BELOW_PROCESS,
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},

@@ -30,6 +30,8 @@ VERBS = (
     "clean",
     "rebuild",
     "repair",
+    "backup",
+    "restore",
     "status",
     "settings",
     "export",
