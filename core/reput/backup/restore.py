@@ -294,7 +294,7 @@ class Restore:
             lowered = fit_to_log(self.draft, segments, manifest, self.newest, log_end, verified, Clock().now_ms())
         accepted = accepted_damage(self.draft)
         views: list[str] = []
-        if all((found.begin, found.end) in accepted for found in verified.damage):
+        if all((found.begin, found.end) in accepted for found in verified.unreadable):
             noted = read_dispatcher_cursors(self.draft) or settings.dispatchers
             views = [name for name in OWN_VIEWS if name in noted]
             self.build(views, settings, lambda read: self.on_progress(2 * size + read, 3 * size))

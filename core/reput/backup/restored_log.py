@@ -32,11 +32,14 @@ class VerifiedLog(msgspec.Struct):
     Attributes:
         queues: topic → queue id → next queue offset.
         store_timestamp: of the last record, ms; 0 without one.
+        unreadable: ranges that are no records.
+        damage: the same, and the records that contradict their neighbours.
     """
 
     records: int
     store_timestamp: int
     queues: dict[str, dict[int, int]]
+    unreadable: list[DamagedRange]
     damage: list[DamagedRange]
 
 
@@ -138,8 +141,11 @@ def refuse_inside(columns: RecordColumns, begins: np.ndarray, offset: int) -> No
 def cut_log_at(segments: Segments, end: int) -> None:
     """Leave only zeros behind *end*: what was laid out there is not restored."""
     files = Files()
+    if end % segments.segment_size == 0 and end not in segments.begins:
+        # A log ends behind a blank only if there is a segment for the next record.
+        files.create(segments.directory / file_name(end), segments.segment_size)
     for segment in segments.list:
-        if segment.begin >= end and segment.begin != segments.offset_min:
+        if segment.begin > end:
             files.remove(segment.path)
         elif segment.end > end:
             with open(segment.path, "r+b") as file:
@@ -167,16 +173,16 @@ def verify_log(
     """
     walk = LogWalk(segments, deletions=parts, demand_crc=demand_crc, finds_restarts=False)
     fields = FieldsCheck(segments.offset_min, Clock().now_ms())
-    damage: list[DamagedRange] = []
+    unreadable: list[DamagedRange] = []
     for extent in walk.walk():
         if extent.columns is not None:
             fields.take(extent.columns)
         elif extent.kind != "blank":
-            damage.append(DamagedRange(extent.begin, extent.end, extent.reason))
+            unreadable.append(DamagedRange(extent.begin, extent.end, extent.reason))
             fields.pass_damage(extent.end)
         on_progress(extent.end - segments.offset_min)
     walk.delete_the_rest()
-    damage += [DamagedRange(found.begin, found.end, found.reason) for found in fields.finish()]
+    damage = unreadable + [DamagedRange(found.begin, found.end, found.reason) for found in fields.finish()]
     damage.sort(key=lambda found: found.begin)
     for found in damage:
         if not any(known.begin < found.end and found.begin < known.end for known in manifest.damage):
@@ -191,4 +197,4 @@ def verify_log(
             f"backup={manifest.number}",
             "Restore an earlier backup with --backup, and report this.",
         )
-    return VerifiedLog(walk.record_count, walk.store_timestamp, walk.queue_offsets.snapshot(), damage)
+    return VerifiedLog(walk.record_count, walk.store_timestamp, walk.queue_offsets.snapshot(), unreadable, damage)

@@ -94,8 +94,11 @@ def fit_to_log(
     files.replace(own / "epochs", epochs.seal())
     closed = QueueOffsetsSnapshot(epochs.epoch, log_end, verified.records, verified.store_timestamp, queues.snapshot())
     files.replace(own / "queue_offsets", closed.seal())
-    damage = read_damage(store_directory)
-    files.replace(own / "damage", seal(DamageList([found for found in damage.ranges if found.end <= log_end])))
+    # An opening does not read a log that was closed, so it would not notice what is known here.
+    known = [found for found in read_damage(store_directory).ranges if found.end <= log_end]
+    places = {(found.begin, found.end) for found in known}
+    known += [found for found in verified.unreadable if (found.begin, found.end) not in places]
+    files.replace(own / "damage", seal(DamageList(sorted(known, key=attrgetter("begin")))))
     cursors = dict.fromkeys(read_dispatcher_cursors(store_directory))
     files.replace(own / "dispatcher_cursors", seal(cursors))
     lock = StoreLock(store_directory)
