@@ -43,9 +43,7 @@ def make_backup(store: Path, target: Path, keep: Keep | None = None) -> BackupRe
 
 
 def make_restore(target: Path, store: Path, **wish: int) -> RestoreReport:
-    return restore_store(
-        DirectoryTarget(target), store, RestoreWish(str(target), **wish), assignments=NO_VIEWS
-    )
+    return restore_store(DirectoryTarget(target), store, RestoreWish(str(target), **wish), assignments=NO_VIEWS)
 
 
 def put(writer: MessageStore, count: int, size: int = 500) -> list[int]:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 import msgspec
 
 from reput.argument_checks import require_text, require_whole
+from reput.consume.administration.dead_letters import REDRIVE_GROUP
 from reput.consume.administration.stored_queues import GroupProgress, StoredQueues
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic
+from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics, is_system_topic
 from reput.errors import RequestRefused
 from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
@@ -284,6 +285,15 @@ class Administration:
     ) -> list[GroupProgress]:
         """Like `reset_offsets`, for a task."""
         return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id, back_only=back_only)
+
+    def redriven_to(self, group: str, queue_id: int) -> int | None:
+        """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""
+        return self._managers.offsets.query_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id)
+
+    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
+        """Keep up to where the dead letters of a group were redriven, durably."""
+        self._managers.offsets.commit_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id, queue_offset)
+        self._managers.offsets.persist()
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group, and with *clean_offsets* its offsets.
