@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from reput.backup.backup import BackupReport, backup_store
+from backing_up import assert_restored, make_backup, make_restore, put, writing
 from reput.backup.follow import follow_store
 from reput.backup.layout import LOG
-from reput.backup.restore import RestoreReport, RestoreWish, list_backups, restore_store
-from reput.backup.retention import Keep, parse_keep
+from reput.backup.restore import list_backups
+from reput.backup.retention import parse_keep
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.backup.target import DirectoryTarget
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.message_store import MessageStore
 from reput.store.recovery.repair import cut
 from reput.store.state.identity import read_store_id
 from reput.store.state.topic_deletions import TopicDeletion
@@ -31,44 +27,8 @@ from small_store import (
     message_of_size,
     open_store,
     overwrite,
-    records,
     small_settings,
 )
-
-NO_VIEWS = ["dispatchers="]
-
-
-def make_backup(store: Path, target: Path, keep: Keep | None = None) -> BackupReport:
-    return backup_store(store, DirectoryTarget(target), small_settings(), keep=keep)
-
-
-def make_restore(target: Path, store: Path, **wish: int) -> RestoreReport:
-    return restore_store(DirectoryTarget(target), store, RestoreWish(str(target), **wish), assignments=NO_VIEWS)
-
-
-def put(writer: MessageStore, count: int, size: int = 500) -> list[int]:
-    """Put *count* messages and return where each begins."""
-    return [writer.put(message_of_size(size)).commit_log_offset for _ in range(count)]
-
-
-@contextmanager
-def writing(store: Path, clock: ManualClock | None = None) -> Iterator[MessageStore]:
-    """Open *store* for writing, and close it."""
-    writer = open_store(store, clock=clock)
-    try:
-        yield writer
-    finally:
-        writer.close(views_complete=True)
-
-
-def assert_restored(target: Path, tmp_path: Path, store: Path, end: int, **wish: int) -> RestoreReport:
-    """Restore and compare with the records of *store* below *end*."""
-    restored = tmp_path / "restored"
-    shutil.rmtree(restored, ignore_errors=True)
-    report = make_restore(target, restored, **wish)
-    assert report.log_end == end
-    assert records(restored) == [record for record in records(store) if record.commit_log_offset < end]
-    return report
 
 
 def test_a_backup_of_an_open_store_restores_equal_to_its_log(tmp_path):
@@ -240,7 +200,7 @@ def test_a_target_belongs_to_one_history(tmp_path):
     make_backup(store, target)
     with writing(copy) as writer:
         put(writer, 4, 600)
-    with pytest.raises(StoreError, match="another history of this store: .*its bytes before"):
+    with pytest.raises(StoreError, match=r"another history of this store: .*its bytes before"):
         make_backup(copy, target)
 
 
@@ -350,7 +310,7 @@ def test_a_restore_refuses_a_directory_that_is_not_empty(tmp_path):
     with writing(store) as writer:
         put(writer, 3)
         make_backup(store, target)
-    with pytest.raises(StoreError, match="not empty: .*commitlog"):
+    with pytest.raises(StoreError, match=r"not empty: .*commitlog"):
         make_restore(target, store)
 
 

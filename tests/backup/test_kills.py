@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backup.test_backup import NO_VIEWS, assert_restored, make_backup, make_restore, put, writing
+from backing_up import NO_VIEWS, assert_restored, make_backup, make_restore, put, writing
 from command_line import REPUT, run_reput, run_reput_process
 from reput.backup.backup import backup_store
 from reput.backup.restore import RestoreWish, restore_store
@@ -71,7 +71,7 @@ class DyingTarget(DirectoryTarget):
 
 
 def test_a_backup_that_is_killed_at_any_step_is_whole_or_not_there(tmp_path):
-    """Whatever step a backup dies at, the earlier backup is there, and the next one is whole and leaves nothing over."""
+    """Whatever step a backup dies at, the earlier one is there, and the next one is whole and cleans up."""
     store, first = tmp_path / "store", tmp_path / "first"
     with writing(store) as writer:
         put(writer, 12)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backup.test_backup import NO_VIEWS, put, writing
+from backing_up import NO_VIEWS, put, writing
 from reput.backup.backup import backup_store
 from reput.backup.layout import IDENTITY
 from reput.backup.restore import RestoreWish, list_backups, restore_store
