@@ -4,8 +4,8 @@
     pull ──▶ the group is over its rate ──▶ answered when it no longer is: a consumer waits as for a new message
     connection ──▶ one too many of an address ──▶ closed
 
-A refused message was not stored. RocketMQ's producers of version 5 try another broker, if there is one; all of them then
-raise MQBrokerException with that code, so the program decides when to send again.
+A refused message was not stored. RocketMQ's producers of version 5 try another broker, if there is one. Then, and in
+earlier versions at once, they raise MQBrokerException with that code, so that the program decides when to send again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Quotas: what one topic, one consumer group or one client address may use of a broker.
 
     broker_quotas=topic=orders messages=1000 bytes=10M; topic=* messages=5000; group=billing bytes=20M;
-                  client=10.0.0.0/8 connections=50 in_flight=64M; client=* messages=2000
+        client=10.0.0.0/8 connections=50 in_flight=64M; client=* messages=2000
 
-Each topic, group and address that a rule's pattern matches has the rule's numbers for itself; of several rules of a kind
-the first that matches holds. ``messages`` and ``bytes`` are rates, those of a topic and a client for what is sent, those of
-a group for what it is given. A rate is a bucket that holds one second's worth: it may be overdrawn by one request, so that
-a batch of any size passes, and is refused until that is made up for.
+Each topic, group and address that a rule's pattern matches has the rule's numbers for itself. Of several rules of a
+kind the first that matches holds. ``messages`` and ``bytes`` are rates: of what is sent to a topic, or by a client, and
+of what a group is given. A rate is a bucket that holds one second's worth. One request may overdraw it, so that a batch
+of any size passes; the next ones are refused until that is made up for.
 """
 
 from __future__ import annotations
