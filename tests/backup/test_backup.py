@@ -120,7 +120,7 @@ def test_a_restore_ends_at_an_offset_between_two_records(tmp_path):
     with writing(store) as writer:
         offsets = put(writer, 25)
         end = make_backup(store, target).log_end
-    for offset in (offsets[1], offsets[8], offsets[9], end):
+    for offset in (0, offsets[1], offsets[8], offsets[9], end):
         assert_restored(target, tmp_path, store, offset, offset=offset)
     with pytest.raises(ConfigError, match=f"offset={offsets[9] + 1} from={offsets[9]} until={offsets[10]}"):
         make_restore(target, tmp_path / "inside", offset=offsets[9] + 1)

@@ -1,4 +1,4 @@
-"""The ready-made files in deploy/: they parse, name files and verbs that exist, and never run two writers of a store."""
+"""The ready-made files in deploy/: they parse, name files and verbs that exist, and run one writer per store."""
 
 from __future__ import annotations
 

@@ -266,9 +266,9 @@ class Restore:
 
         lay_out(self.target, manifest, pieces, self.draft / LOG, count)
         segments = Segments(self.draft / LOG, manifest.segment_size)
-        log_end = (
-            manifest.log_end if not pieces else find_cut(segments, pieces[-1], manifest.log_end, wish.at, wish.offset)
-        )
+        log_end = manifest.log_end if wish.offset is None else wish.offset
+        if pieces:
+            log_end = find_cut(segments, pieces[-1], manifest.log_end, wish.at, wish.offset)
         if wish.at is not None and log_end <= manifest.log_begin:
             raise ConfigError(
                 f"the backup has no record stored until that time: at={wish.at} backup={manifest.number} "

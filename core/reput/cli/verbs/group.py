@@ -301,19 +301,16 @@ def dead_letters(
     config: ConfigOption = None,
     assignments: SetOption = None,
     output_format: FormatOption = OutputFormat.TEXT,
-) -> int:
-    """Show the messages that a group could not handle, with the topic of each. Exit code 1: there are none."""
+) -> None:
+    """Show the messages that a group could not handle, with the topic that each was sent to."""
     from reput.consume.administration.dead_letters import origin_topic
 
     printer = Printer(output_format, lambda row: dead_letter_text(row, None if body else BODY_PREVIEW_SIZE))
     kind = (body or Body.BASE64) if printer.is_json else body or Body.TEXT
     begin = None if start is None else parse_beginning(start)
     with letters_to_read(store, group, config, assignments) as letters:
-        found = 0
         for record in islice(letters.read(begin, topic=topic, tags=tags, sql=sql), count):
             printer.row({"origin_topic": origin_topic(record)} | record_row(record, kind))
-            found += 1
-    return 0 if found else ANSWER_IS_NO
 
 
 def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
@@ -347,7 +344,7 @@ def redrive(
 
     Without a filter and --from, the next redrive goes on where this one ended; otherwise it puts the same letters back
     again. If a program has the store open, name its broker's HOST:PORT, or let `reput serve` be that program. Exit code
-    1: there was none to put back, or one was left.
+    1: one was left.
     """
     begin = None if start is None else parse_beginning(start)
     wanted: RedriveTarget = "group" if to is RedriveTo.GROUP else "topic"
@@ -366,7 +363,7 @@ def redrive(
         write_line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no dead letters")
     if interrupts.received is not None:
         return interrupts.exit_code
-    return ANSWER_IS_NO if counts["left"] or not counts else 0
+    return ANSWER_IS_NO if counts["left"] else 0
 
 
 def redriven_text(row: Mapping[str, Any]) -> str:
