@@ -55,7 +55,7 @@ def options() -> Iterator[dict[str, str]]:
         }
     finally:
         server.kill()
-        server.wait()
+        server.communicate()
 
 
 def test_backups_in_an_object_store_are_those_of_a_directory(tmp_path, options):
@@ -84,7 +84,7 @@ def test_two_backups_at_the_same_time_do_not_replace_each_other(tmp_path, option
 def test_errors_of_an_object_store_are_one_sentence(tmp_path, options):
     """A missing bucket and a wrong option are named; keys are not shown."""
     with pytest.raises(StoreError, match="object store refuses: target=s3://nothere/x") as caught:
-        open_target("s3://nothere/x", options).read(IDENTITY)
+        open_target("s3://nothere/x", options).create(IDENTITY, b"")
     assert "not shown" not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be used"):
         open_target("s3://backups/x", {"no_such_option": "1"})

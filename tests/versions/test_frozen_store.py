@@ -9,7 +9,6 @@ import pytest
 
 import reput
 from command_line import run_reput
-from delivering import open_inline
 from reput import Message
 from reput.store.disk.sealed_file import seal
 from reput.store.state.identity import LAYOUT_VERSION, StoreIdentity, read_identity
@@ -34,7 +33,7 @@ def test_an_older_store_is_read_and_continued(frozen):
     assert len(before) == 40
     store_id = read_identity(frozen).store_id
     assert run_reput("check", frozen).code == 0
-    with open_inline(frozen, dispatchers=["consume_queue", "index"]) as store:
+    with reput.open(frozen, mode="inline") as store:
         (progress,) = store.administration.group_progress("billing")
         assert (progress.topic, progress.consumer_offset, progress.broker_offset) == ("orders", 5, 20)
         result = store.put(Message("orders", b"new", keys="fresh"))

@@ -7,6 +7,7 @@ an object store has the same settings here and there: ``AWS_REGION``, ``AWS_ENDP
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,15 @@ from reput.errors import ConfigError, StoreError
 
 __all__ = ["ObjectTarget"]
 
+STORE_PREFIX = re.compile(r"^(aws|azure|google)_")
+CONNECTION_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "timeout",
+    "proxy_url",
+    "user_agent",
+)
 # A part of an upload, of which an object store takes 10,000.
 PART_SIZE = 16 << 20
 PARTS_AT_ONCE = 4
@@ -36,7 +46,8 @@ class ObjectTarget:
         """
         self.address = address
         try:
-            self.store = from_url(address, config=dict(storage_options))  # type: ignore[call-overload]
+            config, client_options = split_options(storage_options)
+            self.store = from_url(address, config=config, client_options=client_options)  # type: ignore[call-overload]
         except (BaseError, ValueError) as error:
             raise ConfigError(
                 f"the object store cannot be used: target={address} error={first_line(error)}",
@@ -48,7 +59,7 @@ class ObjectTarget:
         """Turn errors of the object store into ours."""
         try:
             yield
-        except BaseError as error:
+        except (BaseError, OSError) as error:
             raise StoreError(
                 f"the object store refuses: target={self.address} error={first_line(error)}",
                 "Check address, region and credentials; then run the command again, which continues.",
@@ -135,6 +146,19 @@ class Upload:
     def abort(self) -> None:
         # Its parts stay unseen; the bucket's rule for incomplete uploads removes them.
         del self.writer
+
+
+def split_options(storage_options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of the store, and those of its connections, which the Delta library takes together."""
+    config: dict[str, str] = {}
+    client_options: dict[str, str] = {}
+    for name, value in storage_options.items():
+        bare = STORE_PREFIX.sub("", name.lower())
+        if bare in CONNECTION_OPTIONS:
+            client_options[bare] = value
+        else:
+            config[name] = value
+    return config, client_options
 
 
 def first_line(error: Exception) -> str:

@@ -195,10 +195,10 @@ def finish(store_directory: Path) -> None:
         files.move(draft / name, store_directory / name)
     for name in ("store", "views"):
         shutil.rmtree(store_directory / RESTORING / name, ignore_errors=True)
+    files.force_directory(store_directory)
     # Last: it says that nothing of the store is missing.
     (store_directory / RESTORING / READY).unlink()
     (store_directory / RESTORING).rmdir()
-    files.force_directory(store_directory)
 
 
 class Restore:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Literal, Protocol
 
 import msgspec
@@ -143,7 +143,7 @@ class DeadLetters:
         count: int | None = None,
         rate: float | None = None,
         dry_run: bool = False,
-    ) -> Iterator[RedrivenLetter]:
+    ) -> Generator[RedrivenLetter, None, None]:
         """Put dead letters back, one at each step of the iteration, and yield what became of each.
 
         Args:
