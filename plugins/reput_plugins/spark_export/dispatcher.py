@@ -83,8 +83,8 @@ class SparkExport(CommitLogDispatcher):
         """Return the table's cursor, with the store time from the cursor file.
 
         Raises:
-            StoreError: the lake holds another store, or has rows that contradict the log and that an operator must
-                decide about.
+            StoreError: the lake holds another store, or has rows that contradict the log, so that an operator must
+                decide what to do.
         """
         self.store_name = continue_lake(self.location, self.options.name, self.log, topics=self.topics).store_name
         lake = self.lake()
@@ -137,10 +137,10 @@ class SparkExport(CommitLogDispatcher):
             self.context.alive()
 
     def export(self, begin: int, until: int) -> None:
-        """Export [begin, until) of the log, in as many transactions as it takes.
+        """Export [begin, until) of the log, in one transaction or several.
 
         Raises:
-            DispatcherError: Spark cannot be started, or fails; the message names what is missing.
+            DispatcherError: Spark cannot be started, or fails; the message says why.
         """
         context, options = self.context, self.options
         plan = SinkPlan(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings", "run_job"]
 
 SPLIT_BYTES = 128 << 20
-# Below this a second task costs more than it saves.
+# For fewer bytes than this, a second task costs more time than it saves.
 TASK_BYTES_MIN = 4 << 20
 # An export of this size is likely to be repeated. For a smaller one, writing the archive takes longer than the export.
 CLASS_ARCHIVE_BYTES = 256 << 20
@@ -88,10 +88,10 @@ def export(
     If the program has a Spark session, the export uses it and leaves it running; else it starts one and stops it.
 
     Args:
-        tables: typed tables to keep in the folder *lake* instead of the table of the log: a TOML file, or what such a
-            file holds; see `reput_plugins.spark_export.typed.table_specs`.
-        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables name their own.
-        until: commit-log offset to stop at, where a record begins; None: the durable end.
+        tables: typed tables to keep in the folder *lake* instead of the table of the log: a TOML file, or a mapping
+            of the same form; see `reput_plugins.spark_export.typed.table_specs`.
+        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables have their own.
+        until: commit-log offset at which to stop; a record must begin there. None: the durable end.
         name: name of the export in the table.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
@@ -99,17 +99,17 @@ def export(
         on_corruption: what to do with bytes that are not records and bodies that fail their CRC: ``fail``, or
             ``report``: skip them and list them in the report and in the lake's transaction.
         store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
-        accept_truncation: delete rows from the lake where the log has another history, even if no common record shows
-            from where on. Without it the export refuses and names the number of rows.
+        accept_truncation: delete rows that the log contradicts, even if no common record shows where the difference
+            begins. Without this, the export refuses, and names the number of rows.
         lake_format: ``delta`` or ``iceberg``.
         catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
         catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
-        on_progress: called now and then with the log bytes done, and the total.
+        on_progress: called at intervals with the exported log bytes, and their total.
 
     Raises:
         DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
-            setting is not one of Spark's.
+        ConfigError: *lake* was not written by reput, or keeps other topics; the store does not have one of *topics*; a
+            setting is not a Spark setting.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
             the log contradicts, and their deletion was not accepted.
     """
@@ -181,7 +181,7 @@ def export(
     )
     worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
     with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
-        # Only once Spark runs: otherwise a failed start would leave an empty table.
+        # Create the table only when Spark runs: otherwise a failed start would leave an empty table.
         target.create(schema, chosen)
         run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
@@ -204,26 +204,26 @@ def export(
 
 
 def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog: str | None) -> None:
-    """Refuse what typed tables do not take: a choice of topics, for they name their own, another format, a catalog.
+    """Refuse arguments that typed tables do not allow: topics, which each table names itself, a format, a catalog.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is such an argument.
     """
     if topics is not None:
         raise ConfigError(
-            f"typed tables name their own topics: topics={','.join(topics)}", "Leave the topics out, or the tables."
+            f"typed tables name their own topics: topics={','.join(topics)}", "Leave out the topics or the tables."
         )
     if lake_format != "delta":
-        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave the format out.")
+        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave out the format.")
     if catalog:
-        raise ConfigError(f"typed tables are in no catalog: catalog={catalog}", "Leave the catalog out.")
+        raise ConfigError(f"typed tables cannot be in a catalog: catalog={catalog}", "Leave out the catalog.")
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:
     """Refuse settings that are not Spark's.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: there is such a setting.
     """
     for setting in settings:
         if not setting.startswith("spark."):
@@ -242,7 +242,7 @@ def run_job(
     """Write the records that begin in [begin, until) with Spark, and commit them in one transaction.
 
     Args:
-        on_progress: called now and then, on its own thread, with the log bytes done and the total.
+        on_progress: called at intervals, on its own thread, with the exported log bytes and their total.
         split_bytes: maximum log bytes that one task decodes.
     """
     from reput_plugins.spark_export.spark_errors import spark_errors
@@ -264,7 +264,7 @@ def run_job(
 
 
 def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:
-    """Report progress now and then. Runs on its own thread, because the job blocks the caller's."""
+    """Report progress at intervals. Runs on its own thread, because the job blocks the caller's thread."""
     from py4j.protocol import Py4JError
 
     while not done.wait(PROGRESS_SECONDS):

@@ -1,7 +1,7 @@
 """follow: keep a lake up to date until the caller stops, whether or not another process writes the store.
 
-It does what the dispatcher does, but without a host that restarts it: a failure ends it with an error, and the next
-call continues where the table ends. Stopping it at any moment loses and repeats nothing.
+`follow` does the work of the dispatcher, but has no host that restarts it. A failure ends it with an error, and the
+next call continues where the table ends. Stopping at any moment neither loses nor repeats a record.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def follow(
 ) -> Iterator[FollowRow]:
     """Bring the table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
 
-    It never ends by itself; close the iterator to stop it.
+    The iterator never ends by itself; close it to stop.
 
     Args:
         tables, topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id,
             accept_truncation, lake_format, catalog, catalog_table: as for `export`.
         interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
-        on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
+        on_progress: called a few times a second with the log bytes exported since the call, and the total known so far.
 
     Raises:
         DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
-            setting is not one of Spark's.
+        ConfigError: *lake* was not written by reput, or keeps other topics; the store does not have one of *topics*; a
+            setting is not a Spark setting.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
             the log contradicts, and their deletion was not accepted.
     """
@@ -179,7 +179,7 @@ def follow(
             run_job(session, plan.of_table(), done, until, None, split_bytes=SPLIT_BYTES)
             done, committed_at = until, time.monotonic()
             table.update()
-            # It is told of what came while the transaction was made, too.
+            # The lag includes records that came while the transaction was made.
             end = max(end, log.find_durable_end())
             lag = log.lag(done, end)
             for number, added in target.commits_since(table, version):

@@ -154,7 +154,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # py4j logs each connection, which helps no one.
+    # py4j logs each connection, which is of no use.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # SparkContext installs its own SIGINT handler.
     interrupted = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Runs: one export of typed tables up to the log's end, or one that keeps them there, with Spark's workers."""
+"""Runs: export typed tables up to the log's end, once or continuously, with Spark's workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def export_tables(
     """Bring typed tables up to the durable end of the log, and return the fields of the report.
 
     Args:
-        run_job: does one range with Spark.
+        run_job: exports one range with Spark.
         class_archive_bytes: from this size on, an export makes a class-data archive.
         chosen: the other arguments of `export`.
 
@@ -52,7 +52,7 @@ def export_tables(
     worthwhile = end - begin >= class_archive_bytes
     if begin < end:
         with spark_session.spark_session(settings, f"reput export {store}", make_class_archive=worthwhile) as session:
-            # Only once Spark runs: otherwise a failed start would leave empty tables.
+            # Create the tables only when Spark runs: otherwise a failed start would leave empty tables.
             opened.create(end)
 
             def run(plan: TypedPlan, first: int, last: int) -> None:
@@ -77,7 +77,7 @@ def export_tables(
 
 
 def sums(reports: Sequence[TableReport]) -> dict[str, int]:
-    """Return what all tables got together."""
+    """Return the sums of what was added to all tables."""
     return {
         "records": sum(report.records for report in reports),
         "files": sum(report.files for report in reports),
@@ -104,7 +104,7 @@ def follow_tables(
 
     The arguments are those of `follow` and its constants.
 
-    Fields are looked for before each range, so a table whose schema is inferred gets new ones while it is followed.
+    Fields are inferred before each range, so a table with an inferred schema gets new fields during the run.
 
     Raises:
         ConfigError: a table cannot be made as described.
@@ -162,7 +162,7 @@ def follow_tables(
 
 
 def maintenances(opened: OpenTables, interval_ms: int, vacuum_hours: int) -> list[Maintenance]:
-    """Return what maintains the tables and their dead letters."""
+    """Return the maintenance of each table and of its dead letters."""
     return [
         Maintenance(lake.location, interval_ms=interval_ms, vacuum_hours=vacuum_hours, date_column=DATE_COLUMN)
         for table in opened.tables
