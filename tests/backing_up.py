@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reput.backup.backup import BackupReport, backup_store
+from reput.backup.directory_target import DirectoryTarget
 from reput.backup.restore import RestoreReport, RestoreWish, restore_store
 from reput.backup.retention import Keep
-from reput.backup.target import DirectoryTarget
 from reput.store.message_store import MessageStore
 from small_store import ManualClock, message_of_size, open_store, records, small_settings
 

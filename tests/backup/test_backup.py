@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from backing_up import assert_restored, make_backup, make_restore, put, writing
+from reput.backup.directory_target import DirectoryTarget
 from reput.backup.follow import follow_store
 from reput.backup.layout import LOG
 from reput.backup.restore import list_backups
 from reput.backup.retention import parse_keep
 from reput.backup.stored import newest_manifest, pieces_of
-from reput.backup.target import DirectoryTarget
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.recovery.repair import cut

@@ -15,9 +15,9 @@ import pytest
 from backing_up import NO_VIEWS, assert_restored, make_backup, make_restore, put, writing
 from command_line import REPUT, run_reput, run_reput_process
 from reput.backup.backup import backup_store
+from reput.backup.directory_target import DirectoryTarget
 from reput.backup.restore import RestoreWish, restore_store
 from reput.backup.stored import backup_numbers
-from reput.backup.target import DirectoryTarget
 from reput.errors import StoreError
 from reput.store.disk.files import Files
 from small_store import records, small_settings

@@ -12,9 +12,9 @@ import pytest
 from backing_up import NO_VIEWS, put, writing
 from reput.backup.backup import backup_store
 from reput.backup.layout import IDENTITY
+from reput.backup.open_target import open_target
 from reput.backup.restore import RestoreWish, list_backups, restore_store
 from reput.backup.retention import Keep
-from reput.backup.target import open_target
 from reput.errors import ConfigError, StoreError
 from small_store import records, small_settings
 

@@ -92,7 +92,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[DamagedRange]
 
 
-class Ready(msgspec.Struct, frozen=True):
+class RestoreReady(msgspec.Struct, frozen=True):
     """``restoring/ready``."""
 
     wish: RestoreWish
@@ -136,7 +136,7 @@ def restore_store(
             return finished
         restore = Restore(target, store_directory / RESTORING, wish, on_progress or (lambda done, total: None))
         report = restore.run(store_directory, config, assignments)
-        Files().replace(store_directory / RESTORING / READY, seal(Ready(wish, report)))
+        Files().replace(store_directory / RESTORING / READY, seal(RestoreReady(wish, report)))
         finish(store_directory)
         return report
 
@@ -161,7 +161,7 @@ def restoring(store_directory: Path, wish: RestoreWish) -> Iterator[RestoreRepor
                 f"another restore works on this directory: store={store_directory}", "Let it end."
             ) from None
         names = sorted(os.listdir(store_directory))
-        ready = read_sealed(store_directory / RESTORING / READY, Ready) if RESTORING in names else None
+        ready = read_sealed(store_directory / RESTORING / READY, RestoreReady) if RESTORING in names else None
         if ready is not None and ready.wish != wish:
             raise not_empty(
                 store_directory, f"an earlier restore was killed when it was done: log_end={ready.report.log_end}"

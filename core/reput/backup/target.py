@@ -1,4 +1,4 @@
-"""BackupTarget: where backups go. A directory here; object stores in `object_target`.
+"""BackupTarget: where backups go: a directory or an object store.
 
 A name is a path in the target, such as ``log/…``. An object appears whole or not at all, and survives a power cut when
 the call that makes it returns.
@@ -7,20 +7,12 @@ the call that makes it returns.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
-from reput.backup.layout import IDENTITY
-from reput.errors import ConfigError, StoreError
-from reput.store.disk.files import Files
-
-__all__ = ["CHUNK_SIZE", "BackupTarget", "DirectoryTarget", "ObjectWriter", "open_target"]
+__all__ = ["CHUNK_SIZE", "BackupTarget", "Bytes", "ObjectWriter"]
 
 CHUNK_SIZE = 4 << 20
-DRAFT = ".draft"
 Bytes = bytes | bytearray | memoryview
 
 
@@ -72,150 +64,3 @@ class BackupTarget(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
-
-
-def open_target(address: str, storage_options: Mapping[str, str] | None = None) -> BackupTarget:
-    """Return the target at *address*: a directory, or the URL of an object store, ``s3://bucket/folder``.
-
-    Raises:
-        ConfigError: the address is wrong, or a directory got *storage_options*.
-        ModuleNotFoundError: the extra ``backup`` is not installed.
-    """
-    if "://" in address and not address.startswith("file://"):
-        from reput.backup.object_target import ObjectTarget
-
-        return ObjectTarget(address, storage_options or {})
-    if storage_options:
-        raise ConfigError(
-            f"a directory has no storage options: storage_options={','.join(storage_options)} target={address}",
-            "Name an object store, such as s3://bucket/folder, or leave them out.",
-        )
-    return DirectoryTarget(Path(address.removeprefix("file://")))
-
-
-class DirectoryTarget:
-    """A target in a directory, which the first backup makes."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.address = str(directory)
-        self.files = Files()
-        self.unforced: set[Path] = set()
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreError(
-                    f"another backup works on this target: target={self.address}",
-                    "Let it end; `reput backup --follow` works on it as long as it runs.",
-                ) from None
-            yield
-        finally:
-            os.close(descriptor)
-
-    def is_empty(self) -> bool:
-        # A killed first backup may leave the draft of its first file.
-        return not self.directory.exists() or all(
-            path.name == f"{IDENTITY}{DRAFT}" for path in self.directory.iterdir()
-        )
-
-    def names(self, folder: str) -> list[str]:
-        try:
-            found = sorted(os.listdir(self.directory / folder))
-        except FileNotFoundError:
-            return []
-        return [f"{folder}/{name}" for name in found if not name.endswith(DRAFT)]
-
-    def read(self, name: str) -> bytes | None:
-        try:
-            return (self.directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
-
-    def chunks(self, name: str) -> Iterator[Bytes] | None:
-        try:
-            descriptor = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        return file_chunks(descriptor)
-
-    def begin(self, name: str) -> ObjectWriter:
-        return FileWriter(self, self.directory / name)
-
-    def create(self, name: str, data: bytes) -> bool:
-        path = self.directory / name
-        if path.exists():
-            return False
-        # What a manifest names is on disk before the manifest is there.
-        self.force_names()
-        writer = FileWriter(self, path)
-        try:
-            writer.write(data)
-            writer.commit()
-        except BaseException:
-            writer.abort()
-            raise
-        self.force_names()
-        return True
-
-    def force_names(self) -> None:
-        """Force the names of all objects to disk that were made since the last call."""
-        for folder in sorted(self.unforced):
-            self.files.force_directory(folder)
-        self.unforced.clear()
-
-    def remove_unused(self, folder: str, used: Collection[str]) -> int:
-        removed = 0
-        path = self.directory / folder
-        for name in os.listdir(path) if path.is_dir() else ():
-            # The lock is ours, so a draft belongs to a backup that was killed.
-            if f"{folder}/{name}" not in used:
-                (path / name).unlink()
-                removed += 1
-        return removed
-
-    def remove(self, name: str) -> None:
-        (self.directory / name).unlink(missing_ok=True)
-
-
-class FileWriter:
-    """A file in the making, under the name of a draft."""
-
-    def __init__(self, target: DirectoryTarget, path: Path) -> None:
-        self.target = target
-        self.path = path
-        self.draft = path.with_name(path.name + DRAFT)
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            target.files.force_directory(path.parent.parent)
-        self.descriptor = os.open(self.draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-
-    def write(self, data: Bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
-
-    def commit(self) -> None:
-        os.fsync(self.descriptor)
-        os.close(self.descriptor)
-        self.draft.rename(self.path)
-        self.target.unforced.add(self.path.parent)
-
-    def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
-        self.draft.unlink(missing_ok=True)
-
-
-def file_chunks(descriptor: int) -> Iterator[Bytes]:
-    """Yield what an open file holds, and close it."""
-    try:
-        while data := os.read(descriptor, CHUNK_SIZE):
-            yield data
-    finally:
-        os.close(descriptor)

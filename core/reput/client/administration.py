@@ -18,7 +18,7 @@ from reput.client.reading import pull, route_of
 from reput.client.routes import DEFAULT_TOPIC, refused
 from reput.client.session import Session
 from reput.consume.administration.administration import QueueStats
-from reput.consume.administration.dead_letters import REDRIVE_GROUP
+from reput.consume.administration.dead_letters import REDRIVE_GROUP, DeadLetterSource, GroupDeadLetters
 from reput.consume.administration.stored_queues import GroupProgress
 from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.subscription_groups import check_group
@@ -105,9 +105,11 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class ClusterAdministration:
     """Any thread may call; the requests run in the loop of *thread*."""
 
-    def __init__(self, thread: BackgroundLoop, session: Session) -> None:
+    def __init__(self, thread: BackgroundLoop, session: Session, messages: DeadLetterSource) -> None:
+        """*messages*: the client itself."""
         self.thread = thread
         self.session = session
+        self._messages = messages
 
     # Brokers.
 
@@ -375,6 +377,14 @@ class ClusterAdministration:
             await requests.commit(queue, offset)
             rows.append(await self._progress(requests.master(queue), group, queue, offset))
         return rows
+
+    def dead_letters(self, group: str) -> GroupDeadLetters:
+        """Return the dead letters of a group, to read them and to put them back.
+
+        Raises:
+            ConfigError: *group* is no text.
+        """
+        return GroupDeadLetters(self._messages, self, group, keeps_birth=False)
 
     def redriven_to(self, group: str, queue_id: int) -> int | None:
         """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""

@@ -25,7 +25,6 @@ from reput.client.session import Session
 from reput.client.sessions import Sessions
 from reput.client.transactions import Transactions
 from reput.closing_block import ClosingBlock
-from reput.consume.administration.dead_letters import DeadLetters
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.subscription import Filter, subscribe
 from reput.consume.registry.subscription_groups import check_group
@@ -387,15 +386,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
     def administration(self) -> ClusterAdministration:
         """Shows and changes the topics and consumer groups of all brokers."""
         background = self._sessions.background()
-        return ClusterAdministration(background.thread, background.session)
-
-    def dead_letters(self, group: str) -> DeadLetters:
-        """Return the dead letters of a consumer group, to read them and to put them back.
-
-        Raises:
-            ConfigError: *group* is no text.
-        """
-        return DeadLetters(self, self.administration, group, keeps_birth=False)
+        return ClusterAdministration(background.thread, background.session, self)
 
     # Life.
 

@@ -15,7 +15,6 @@ from reput.argument_checks import (
     require_text,
     require_whole,
 )
-from reput.consume.administration.dead_letters import DeadLetters
 from reput.consume.delivery.schedule_service import DelayLevelRow
 from reput.embedded.opened_store import OpenedStore
 from reput.embedded.store_engine import StoreEngine
@@ -364,14 +363,6 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
             DamagedStore: a configuration file cannot be read, nor its backup.
         """
         return self._engine.services.administration
-
-    def dead_letters(self, group: str) -> DeadLetters:
-        """Return the dead letters of a consumer group, to read them and to put them back.
-
-        Raises:
-            ConfigError: *group* is no text.
-        """
-        return DeadLetters(self, self.administration, group, keeps_birth=True)
 
     async def atransactions(self) -> TransactionService:
         """As `transactions`, for a task: its first use reads the open transactions."""

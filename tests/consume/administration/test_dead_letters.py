@@ -51,17 +51,17 @@ def store(tmp_path):
 
 def test_dead_letters_are_read_with_the_topic_they_were_sent_to(store):
     """The letters of a group come in the order in which they died, and can be chosen by topic, tag and property."""
-    letters = store.dead_letters(GROUP)
+    letters = store.administration.dead_letters(GROUP)
     assert [record.body for record in letters.read()] == [b"body %d" % number for number in (0, 2, 4, 1, 3, 5)]
     assert [record.body for record in letters.read(topic="parcels")] == [b"body 1", b"body 3", b"body 5"]
     assert [record.body for record in letters.read(tags="red")] == [b"body 0", b"body 3"]
     assert [record.body for record in letters.read(sql="KEYS = 'k4'")] == [b"body 4"]
-    assert list(store.dead_letters("nobody").read()) == []
+    assert list(store.administration.dead_letters("nobody").read()) == []
 
 
 def test_a_redrive_puts_each_letter_back_to_its_topic_once(store):
     """A redriven message is as it was sent, with no retry behind it; the next redrive begins behind it."""
-    rows = list(store.dead_letters(GROUP).redrive(count=4))
+    rows = list(store.administration.dead_letters(GROUP).redrive(count=4))
     assert [(row.queue_offset, row.topic, row.outcome) for row in rows] == [
         (0, "orders", "redriven"),
         (1, "orders", "redriven"),
@@ -79,8 +79,8 @@ def test_a_redrive_puts_each_letter_back_to_its_topic_once(store):
     assert copy.properties["KEYS"] == "k0"
     assert not {"RETRY_TOPIC", "DELAY", "WAIT"} & copy.properties.keys()
     assert copy.born_timestamp == first.born_timestamp
-    assert [row.topic for row in store.dead_letters(GROUP).redrive()] == ["parcels", "parcels"]
-    assert list(store.dead_letters(GROUP).redrive()) == []
+    assert [row.topic for row in store.administration.dead_letters(GROUP).redrive()] == ["parcels", "parcels"]
+    assert list(store.administration.dead_letters(GROUP).redrive()) == []
     (progress,) = store.administration.group_progress(REDRIVE_GROUP)
     assert (progress.topic, progress.lag) == (f"%DLQ%{GROUP}", 0)
 
@@ -88,7 +88,7 @@ def test_a_redrive_puts_each_letter_back_to_its_topic_once(store):
 def test_a_redrive_to_the_group_reaches_that_group_alone(store):
     """--to group puts the letters into the group's retry topic, from where only its consumers get them."""
     before = len(messages(store, "orders"))
-    assert {row.topic for row in store.dead_letters(GROUP).redrive(to="group")} == {f"%RETRY%{GROUP}"}
+    assert {row.topic for row in store.administration.dead_letters(GROUP).redrive(to="group")} == {f"%RETRY%{GROUP}"}
     assert len(messages(store, "orders")) == before
     retried = messages(store, f"%RETRY%{GROUP}")
     assert [record.properties["RETRY_TOPIC"] for record in retried] == ["orders"] * 3 + ["parcels"] * 3
@@ -96,7 +96,7 @@ def test_a_redrive_to_the_group_reaches_that_group_alone(store):
 
 def test_a_dry_run_and_a_filter_leave_the_place_of_the_next_redrive(store):
     """Only a redrive of all letters moves on; what was chosen comes again."""
-    letters = store.dead_letters(GROUP)
+    letters = store.administration.dead_letters(GROUP)
     appended = store.appended
     assert {row.outcome for row in letters.redrive(dry_run=True)} == {"chosen"}
     assert store.appended == appended
@@ -109,7 +109,7 @@ def test_arguments_of_a_redrive_are_checked(store):
     """Wrong arguments put nothing."""
     for wrong in ({"to": "nowhere"}, {"rate": 0}, {"count": 0}, {"tags": "a", "sql": "b = 1"}):
         with pytest.raises(ConfigError):
-            list(store.dead_letters(GROUP).redrive(**wrong))
+            list(store.administration.dead_letters(GROUP).redrive(**wrong))
 
 
 @pytest.mark.processes
@@ -132,9 +132,11 @@ def test_the_client_redrives_through_a_broker(tmp_path: Path):
         engine_store = Store(broker.engine)
         die(engine_store, 3)
         with reput.connect("{}:{}".format(*broker.address)) as client:
-            assert [row.outcome for row in client.dead_letters(GROUP).redrive(count=2)] == ["redriven"] * 2
-            assert [row.queue_offset for row in client.dead_letters(GROUP).redrive()] == [2]
-            assert list(client.dead_letters(GROUP).redrive()) == []
+            assert [row.outcome for row in client.administration.dead_letters(GROUP).redrive(count=2)] == [
+                "redriven"
+            ] * 2
+            assert [row.queue_offset for row in client.administration.dead_letters(GROUP).redrive()] == [2]
+            assert list(client.administration.dead_letters(GROUP).redrive()) == []
         settle(engine_store)
         bodies = [
             record.body

@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 
 from reput.broker.requests.broker_hooks import PULLS, SENDS, Tapped
 from reput.broker.requests.sent_message import SendHeader, batch_messages
-from reput.broker.state.quotas import Quotas, Subject
+from reput.broker.state.quotas import Quotas, QuotaSubject
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_command import RemotingCommand
@@ -41,8 +41,8 @@ class InFlight:
 
     __slots__ = ("size", "subject")
 
-    def __init__(self, subject: Subject, size: int) -> None:
-        self.subject: Subject | None = subject
+    def __init__(self, subject: QuotaSubject, size: int) -> None:
+        self.subject: QuotaSubject | None = subject
         self.size = size
         subject.in_flight += size
 
@@ -91,13 +91,13 @@ class QuotaGate:
     def connection_lost(self, connection: Connection) -> None:
         """Count no longer what a connection that has ended used."""
         subject = connection.attachments.pop(CONNECTED, None)
-        if isinstance(subject, Subject):
+        if isinstance(subject, QuotaSubject):
             subject.connections -= 1
         in_flight = connection.attachments.pop(IN_FLIGHT, None)
         for sent in in_flight if isinstance(in_flight, dict) else ():
             sent.end()
 
-    def client(self, connection: Connection) -> Subject | None:
+    def client(self, connection: Connection) -> QuotaSubject | None:
         """Return the address of a connection with its rule; None: it has none, or is a Unix socket."""
         host, colon, _ = connection.peer.rpartition(":")
         return self.quotas.subject("client", host.strip("[]"), self.monotonic()) if colon else None
@@ -132,7 +132,7 @@ class QuotaGate:
         process: Process,
         request: RemotingCommand,
         connection: Connection,
-        subjects: list[Subject],
+        subjects: list[QuotaSubject],
         sent: InFlight,
     ) -> RemotingCommand | None:
         """Let a send pass, and count it as being in flight until it is answered."""
@@ -191,7 +191,7 @@ class QuotaGate:
             connection.respond(request, response)
 
 
-def take(subjects: list[Subject], request: RemotingCommand, header: SendHeader) -> None:
+def take(subjects: list[QuotaSubject], request: RemotingCommand, header: SendHeader) -> None:
     """Count what a send brings."""
     body = request.body_bytes
     count = 1
@@ -201,7 +201,7 @@ def take(subjects: list[Subject], request: RemotingCommand, header: SendHeader) 
         subject.take(count, len(body))
 
 
-def given(subject: Subject, response: RemotingCommand) -> RemotingCommand:
+def given(subject: QuotaSubject, response: RemotingCommand) -> RemotingCommand:
     """Count the messages that a group gets, and return the response that has them."""
     if response.code == ResponseCode.SUCCESS:
         data, at, count = response.body_bytes, 0, 0
@@ -212,7 +212,7 @@ def given(subject: Subject, response: RemotingCommand) -> RemotingCommand:
     return response
 
 
-def busy(subject: Subject, limit: str, now: float) -> RequestRefused:
+def busy(subject: QuotaSubject, limit: str, now: float) -> RequestRefused:
     """Return the refusal of a request."""
     return RequestRefused(
         ResponseCode.SYSTEM_BUSY,

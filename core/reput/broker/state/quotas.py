@@ -20,7 +20,7 @@ import msgspec
 
 from reput.errors import ConfigError
 
-__all__ = ["Quotas", "Subject", "parse_quotas"]
+__all__ = ["QuotaSubject", "Quotas", "parse_quotas"]
 
 KINDS = ("topic", "group", "client")
 RATES = ("messages", "bytes")
@@ -74,7 +74,7 @@ class Bucket:
         return self.wait(now) == 0.0 and self.level >= self.rate
 
 
-class Subject:
+class QuotaSubject:
     """One topic, group or client address with a rule.
 
     Attributes:
@@ -134,12 +134,12 @@ class Quotas:
 
     def __init__(self, rules: list[QuotaRule]) -> None:
         self.rules = {kind: [rule for rule in rules if rule.kind == kind] for kind in KINDS}
-        self.subjects: dict[tuple[str, str], Subject] = {}
+        self.subjects: dict[tuple[str, str], QuotaSubject] = {}
 
     def __bool__(self) -> bool:
         return any(self.rules.values())
 
-    def subject(self, kind: str, name: str, now: float) -> Subject | None:
+    def subject(self, kind: str, name: str, now: float) -> QuotaSubject | None:
         """Return a topic, group or address with its rule; None: it has none."""
         found = self.subjects.get((kind, name))
         if found is None:
@@ -148,7 +148,7 @@ class Quotas:
                 return None
             if len(self.subjects) >= SUBJECTS_MAX:
                 self.forget_idle(now)
-            found = self.subjects[kind, name] = Subject(rule, name, now)
+            found = self.subjects[kind, name] = QuotaSubject(rule, name, now)
         return found
 
     def forget_idle(self, now: float) -> None:
@@ -160,7 +160,7 @@ class Quotas:
         for key in idle:
             del self.subjects[key]
 
-    def biting(self) -> Iterator[Subject]:
+    def biting(self) -> Iterator[QuotaSubject]:
         """Yield those that something was refused to, most first."""
         yield from sorted(
             (subject for subject in list(self.subjects.values()) if subject.refused),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -74,8 +74,8 @@ def backup(
     are, and says so.
     """
     from reput.backup.backup import backup_store
+    from reput.backup.open_target import open_target
     from reput.backup.retention import parse_keep
-    from reput.backup.target import open_target
 
     refuse_address(store)
     kept = None if keep is None else parse_keep(keep)
@@ -91,13 +91,14 @@ def backup(
     from reput.backup.follow import follow_store
 
     damage = []
+    pause = threading.Event()
     with Interrupts() as interrupts:
 
         def wait() -> bool:
             sys.stdout.flush()
             try:
                 with interrupts.waiting():
-                    time.sleep(FOLLOW_INTERVAL_S)
+                    pause.wait(FOLLOW_INTERVAL_S)
             except Interrupted:
                 return False
             return True

@@ -37,7 +37,7 @@ from reput.cli.verbs.consume import parse_beginning
 from reput.cli.verbs.send import parse_rate
 
 if TYPE_CHECKING:
-    from reput.consume.administration.dead_letters import DeadLetters, RedriveTarget
+    from reput.consume.administration.dead_letters import GroupDeadLetters, RedriveTarget
     from reput.consume.registry.statistics import GroupRow, StoreStatistics
 
 __all__ = ["register"]
@@ -375,25 +375,16 @@ def redriven_text(row: Mapping[str, Any]) -> str:
 @contextmanager
 def letters_to_read(
     store: Path, group: str, config: Path | None, assignments: list[str] | None
-) -> Iterator[DeadLetters]:
+) -> Iterator[GroupDeadLetters]:
     """Yield the dead letters of a store, which another program may have open, or of brokers; nothing changes."""
-    from reput.consume.administration.dead_letters import DeadLetters
-    from reput.embedded.read_only_engine import ReadOnlyEngine
-    from reput.embedded.read_only_store import ReadOnlyStore
-
-    if is_address(store):
-        with connected(store, config, assignments) as client:
-            yield client.dead_letters(group)
-        return
-    settings = settings_of(store, config, assignments).settings
-    with look(store, config, assignments) as administration, ReadOnlyEngine(store, settings) as engine:
-        yield DeadLetters(ReadOnlyStore(engine), administration, group, keeps_birth=True)
+    with look(store, config, assignments) as administration:
+        yield administration.dead_letters(group)
 
 
 @contextmanager
 def letters_to_redrive(
     store: Path, group: str, config: Path | None, assignments: list[str] | None
-) -> Iterator[DeadLetters]:
+) -> Iterator[GroupDeadLetters]:
     """Yield the dead letters of a store, opened for it, or of brokers; that of the store, if one serves it."""
     from reput.embedded.store import Store
     from reput.embedded.store_engine import StoreEngine
@@ -407,10 +398,10 @@ def letters_to_redrive(
         if not is_served:
             settings = settings_of(store, config, assignments).settings
             with Store(StoreEngine(store, settings, "processes")) as opened:
-                yield opened.dead_letters(group)
+                yield opened.administration.dead_letters(group)
             return
     with connected(store, config, assignments) as client:
-        yield client.dead_letters(group)
+        yield client.administration.dead_letters(group)
 
 
 def register(application: typer.Typer) -> None:

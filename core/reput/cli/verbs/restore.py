@@ -76,8 +76,8 @@ def restore(
     Every record is verified, the views are built, and the report says what is lost. The store keeps its id and begins a
     new epoch: never let a program write the old one as well. Exit code 1: the backup has damage of the store in it.
     """
+    from reput.backup.open_target import open_target
     from reput.backup.restore import RestoreWish, list_backups, restore_store
-    from reput.backup.target import open_target
 
     if at is not None and offset is not None:
         raise typer.BadParameter(f"give only one of the two: --at={at} --offset={offset}")

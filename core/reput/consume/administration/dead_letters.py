@@ -1,4 +1,4 @@
-"""DeadLetters: the messages that a group could not handle, and their way back.
+"""GroupDeadLetters: the messages that a group could not handle, and their way back.
 
     %DLQ%billing ── redrive ──▶ orders              to every group of the topic, or
                           └───▶ %RETRY%billing      to this group alone
@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Literal, Protocol
 
 import msgspec
 
 from reput.argument_checks import require_text, require_whole
+from reput.consume.administration.stored_queues import StoredQueues
 from reput.consume.delivery.carried_message import carried_message, carried_properties
 from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader, check_beginning, first_queue_offset
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.errors import ConfigError, RequestRefused
 from reput.filter import parse, parse_plain_tags
 from reput.remoting.response_code import ResponseCode
+from reput.store.reader.results import GetMessageResult
 from reput.store.record.message import Message, PutMessageResult
 from reput_hooks import Record
 
-__all__ = ["REDRIVE_GROUP", "DeadLetterSource", "DeadLetters", "RedriveMarks", "RedrivenLetter", "origin_topic"]
+__all__ = ["REDRIVE_GROUP", "DeadLetterSource", "GroupDeadLetters", "RedriveMarks", "RedrivenLetter", "origin_topic"]
 
 REDRIVE_GROUP = "reput_redrive"
 # What a broker adds when it retries a message, delays it or lets it die; a redriven message begins anew.
@@ -74,10 +76,49 @@ class RedrivenLetter(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class DeadLetters:
-    """The dead letters of one group. Get it from the ``dead_letters`` of a store or client. One thread at a time."""
+class StoredMessages:
+    """The messages of a store, as `GroupDeadLetters` uses them."""
 
-    def __init__(self, source: MessageSource, marks: RedriveMarks, group: str, *, keeps_birth: bool) -> None:
+    def __init__(self, queues: StoredQueues, put: Callable[[Message], PutMessageResult] | None) -> None:
+        """*put*: None: the store is not open for writing."""
+        self.queues = queues
+        self.put_one = put
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the queues of a topic."""
+        return self.queues.queue_ids(topic)
+
+    def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
+        """Return the first readable queue offset, and the one after the last."""
+        return self.queues.queue_range(topic, queue_id)
+
+    def get(
+        self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
+    ) -> GetMessageResult:
+        """Return messages of a queue; the caller filters."""
+        del tags
+        store = self.queues.store
+        with store.read_lock:
+            return store.reader.get_message(topic, queue_id, queue_offset, count_max)
+
+    def put(self, message: Message) -> PutMessageResult:
+        """Store a message.
+
+        Raises:
+            ConfigError: the store is not open for writing.
+        """
+        if self.put_one is None:
+            raise ConfigError(
+                f"a store that is not open for writing takes no messages: topic={message.topic}",
+                "Open it for writing, or connect to its broker.",
+            )
+        return self.put_one(message)
+
+
+class GroupDeadLetters:
+    """The dead letters of one group. Get it from `Administration.dead_letters`. One thread at a time."""
+
+    def __init__(self, source: DeadLetterSource, marks: RedriveMarks, group: str, *, keeps_birth: bool) -> None:
         """
         Args:
             keeps_birth: *source* puts messages with the birth and flags of others, as a store does.
@@ -205,20 +246,14 @@ class DeadLetters:
             message = msgspec.structs.replace(
                 carried_message(record, topic, 0, properties, keeps_store_host=False), queue_id=None, reconsume_times=0
             )
-        source: DeadLetterSource = self.source  # type: ignore[assignment]  # A source that is only read has no put.
-        if not hasattr(source, "put"):
-            raise ConfigError(
-                f"a store that is open for reading only cannot redrive: group={self.group!r}",
-                "Open it for writing, or connect to its broker.",
-            )
-        result = source.put(message)
+        result = self.source.put(message)
         return RedrivenLetter(*place, topic, "redriven", message_id=result.message_id)
 
 
 class Marks:
     """Where a redrive is in each queue."""
 
-    def __init__(self, letters: DeadLetters, *, is_used: bool) -> None:
+    def __init__(self, letters: GroupDeadLetters, *, is_used: bool) -> None:
         self.letters = letters
         self.is_used = is_used
         self.positions: dict[int, int] = {}
