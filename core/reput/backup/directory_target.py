@@ -16,6 +16,7 @@ from reput.store.disk.files import Files
 __all__ = ["DirectoryTarget"]
 
 DRAFT = ".draft"
+WRITE_BACK_SIZE = 16 << 20
 
 
 class DirectoryTarget:
@@ -118,23 +119,35 @@ class FileWriter:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
             target.files.force_directory(path.parent.parent)
-        self.descriptor = os.open(self.draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        os.close(os.open(self.draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        self.file = target.files.open(self.draft)
+        self.closed = False
+        self.size = self.unwritten = 0
 
     def write(self, data: Bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
+        self.file.write(data, self.size)
+        self.size += len(data)
+        self.unwritten += len(data)
+        if self.unwritten >= WRITE_BACK_SIZE:
+            # The disk works while the next records are verified.
+            self.file.begin_force()
+            self.unwritten = 0
 
     def commit(self) -> None:
-        os.fsync(self.descriptor)
-        os.close(self.descriptor)
+        self.file.force()
+        self.close()
         self.draft.rename(self.path)
         self.target.unforced.add(self.path.parent)
 
     def abort(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.descriptor)
+        self.close()
         self.draft.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file, once."""
+        if not self.closed:
+            self.closed = True
+            self.file.close()
 
 
 def file_chunks(descriptor: int) -> Iterator[Bytes]:
