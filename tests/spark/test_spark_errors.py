@@ -54,7 +54,7 @@ def failing(error: Exception) -> None:
         ("kill -KILL $$", "signal=SIGKILL", "use too much memory"),
         ("exit 137", "signal=SIGKILL", "use too much memory"),
         ("exit 52", "exit_status=52", "spark.driver.memory"),
-        ("exit 134", "exit_status=134", "or crashed"),
+        ("exit 134", "exit_status=134", "or it crashed"),
     ],
 )
 def test_a_jvm_that_died_is_one_sentence(

@@ -18,7 +18,7 @@ from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, table_options
 from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
-from reput_plugins.spark_export.export_job import run_job
+from reput_plugins.spark_export import spark_job
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_continuation import continue_lake, truncate_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -155,7 +155,9 @@ class SparkExport(CommitLogDispatcher):
             end = until
             if until - begin > options.batch_bytes_max:
                 end = self.log.next_record(begin + options.batch_bytes_max, until)
-            run_job(self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes)
+            spark_job.run_job(
+                self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes
+            )
             begin, self.committed_at = end, time.monotonic()
 
     def is_at_work(self, done: int, total: int) -> None:

@@ -34,6 +34,8 @@ LOG_LINES_SHOWN = 12
 EXIT_SECONDS_MAX = 120
 # A control plane compiles little and keeps little, so the simplest compiler and collector start fastest. The young
 # generation is small because every page of it that was once used stays resident.
+# An export of this size is likely to be repeated. For a smaller one, writing the archive takes longer than the export.
+CLASS_ARCHIVE_BYTES = 256 << 20
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xmn64m"
 # Spark refuses less than 450 MiB.
 DRIVER_MEMORY = "512m"

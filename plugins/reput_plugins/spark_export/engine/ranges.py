@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from reput.errors import DispatcherError
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.export_job import parallelism
 from reput_plugins.spark_export.requirements import require_packages
 from reput_plugins.spark_export.spark_errors import spark_errors
+from reput_plugins.spark_export.spark_job import parallelism
 from reput_plugins.spark_export.spark_session import spark_session
 
 if TYPE_CHECKING:
