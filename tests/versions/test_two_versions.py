@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,11 @@ def test_versions_take_turns_at_one_store(older, tmp_path):
         assert len(found.stdout.splitlines()) == 50
 
 
+def has_records(store: Path, count: int) -> bool:
+    """Tell whether a store that is being written has so many records by now."""
+    return any((store / "commitlog").glob("0*")) and len(records(store, unclean=True)) >= count
+
+
 def test_a_version_that_was_killed_is_followed_by_the_other(older, tmp_path):
     """A kill of either version is recovered by the other."""
     store = tmp_path / "store"
@@ -87,7 +93,7 @@ def test_a_version_that_was_killed_is_followed_by_the_other(older, tmp_path):
         program = "from reput.cli import main; exit(main())"
         writer = subprocess.Popen([sys.executable, "-c", program, *map(str, words)], env=environment)
         try:
-            wait_until(lambda: any((store / "commitlog").glob("0*")) and len(records(store, unclean=True)) >= reached)
+            wait_until(partial(has_records, store, reached))
         finally:
             writer.kill()
             writer.wait()
