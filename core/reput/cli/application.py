@@ -33,6 +33,8 @@ VERBS = (
     "backup",
     "restore",
     "status",
+    "top",
+    "console",
     "settings",
     "export",
     "doctor",
