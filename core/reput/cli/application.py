@@ -39,6 +39,8 @@ VERBS = (
     "export",
     "doctor",
 )
+# Verbs that stand in the module of the verb they undo, which has their EXAMPLES.
+MODULE_OF = {"restore": "backup"}
 # The modules of groups of verbs; each registers its own.
 GROUPS = {
     "plugin": "Installed dispatchers.",
@@ -65,13 +67,15 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     named = words[0] if words else ""
     wanted = (named,) if named in VERBS or named in GROUPS else (*VERBS, *GROUPS)
     for name in wanted:
-        module = import_module(f"reput.cli.verbs.{name}")
+        module = import_module(f"reput.cli.verbs.{MODULE_OF.get(name, name)}")
         if name in GROUPS:
             group = typer.Typer(help=GROUPS[name], rich_markup_mode=None)
             module.register(group)
             found.add_typer(group, name=name)
         else:
-            found.command(name, epilog=epilog(module.EXAMPLE))(getattr(module, name))
+            found.command(name, epilog=epilog(module.EXAMPLES[name] if name in MODULE_OF else module.EXAMPLE))(
+                getattr(module, name)
+            )
     return found
 
 
