@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -98,9 +100,14 @@ class TopApp(App[None]):
         try:
             overview = self.source.read()
         except ReputError as error:
-            self.call_from_thread(self.tell, f"{error}\n{error.advice}")
+            self.call_from_thread(self.if_shown, partial(self.tell, f"{error}\n{error.advice}"))
         else:
-            self.call_from_thread(self.show, overview)
+            self.call_from_thread(self.if_shown, partial(self.show, overview))
+
+    def if_shown(self, change: Callable[[], None]) -> None:
+        """Change the screen, unless the program is ending and has removed it."""
+        if self.query("#head"):
+            change()
 
     def tell(self, failure: str) -> None:
         """Show why there is no reading; the last one stays below."""
