@@ -169,7 +169,7 @@ def pasted(verb: list[str]) -> object:
 
 
 # Their examples find no problem in the store.
-SHOWS_NOTHING = (["dispatcher", "dead-letters"], ["group", "clean"])
+SHOWS_NOTHING = (["dispatcher", "dead-letters"], ["group", "clean"], ["group", "dead-letters"])
 
 
 @pytest.fixture(scope="module")

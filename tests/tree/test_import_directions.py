@@ -92,6 +92,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.remoting",
         "reput.worker",
     },
+    # From the processes, only the building of views.
+    "reput.backup": {*BELOW_PROCESS, "reput.process"},
     "reput.watched": {
         *BELOW_PROCESS,
         "reput.process",

@@ -29,6 +29,7 @@ from reput.broker.requests.consumer_offsets import ConsumerOffsetProcessor
 from reput.broker.requests.end_transaction import EndTransactionProcessor
 from reput.broker.requests.pending_puts import PendingPuts
 from reput.broker.requests.pull_message import PullMessageProcessor
+from reput.broker.requests.quota_gate import QuotaGate
 from reput.broker.requests.reply_message import ReplyMessageProcessor
 from reput.broker.requests.send_back import SendBackProcessor
 from reput.broker.requests.send_message import SendMessageProcessor
@@ -36,6 +37,7 @@ from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.quotas import parse_quotas
 from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
@@ -106,6 +108,7 @@ class Broker:
         self.sends = SendMessageProcessor(engine, self.puts, self.topics, self.locks, self.transactions.half_stored)
         self.replies = ReplyMessageProcessor(self.sends, self.puts, self.clients)
         self.statistics = BrokerStatistics(engine, self.loop.time)
+        self.quotas = parse_quotas(self.settings.broker_quotas)
         self.pulls = PullMessageProcessor(engine, self.statistics)
         self.client_manage = ClientManageProcessor(
             self.clients, services.groups, self.topics, self.locks, self.settings
@@ -122,6 +125,10 @@ class Broker:
         self.access = access_control(engine.directory, self.settings)
         hooks = [*hooks, *installed_hooks(filter(None, self.settings.broker_hooks.split(",")))]
         processors = self.processors()
+        # Without quotas nothing stands between a request and its processor.
+        self.gate = QuotaGate(self.quotas, self.loop.time) if self.quotas else None
+        if self.gate is not None:
+            processors = self.gate.around(processors)
         self.server = RemotingServer(
             BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
@@ -129,6 +136,7 @@ class Broker:
             guard=None if self.access is None else self.access.check,
             tls=self.tls,
             connections_max=connections_max,
+            admit=None if self.gate is None else self.gate.admit,
         )
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.register()
@@ -176,7 +184,9 @@ class Broker:
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
             **AdminReplicationProcessor(engine, self.ha_server).processors(),
-            **AdminRuntimeProcessor(engine, self.statistics, lambda: self.server.queued_count).processors(),
+            **AdminRuntimeProcessor(
+                engine, self.statistics, lambda: self.server.queued_count, self.quotas
+            ).processors(),
         }
 
     async def start(self) -> None:
@@ -195,6 +205,8 @@ class Broker:
 
     def connection_lost(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
+        if self.gate is not None:
+            self.gate.connection_lost(connection)
         self.pulls.connection_lost(connection)
         self.clients.connection_lost(connection)
         self.routes.connection_lost(connection)

@@ -32,6 +32,8 @@ VERBS = (
     "clean",
     "rebuild",
     "repair",
+    "backup",
+    "restore",
     "status",
     "top",
     "console",
@@ -39,8 +41,9 @@ VERBS = (
     "export",
     "doctor",
 )
-# Verbs whose modules are in a folder of their own below that of the verbs.
-FOLDERS = {"follow": "copies", "promote": "copies"}
+# Verbs that do not stand in a module of their name: that of the verb they undo, which has their EXAMPLES, or one in a
+# folder below.
+MODULE_OF = {"restore": "backup", "follow": "copies.follow", "promote": "copies.promote"}
 # The modules of groups of verbs; each registers its own.
 GROUPS = {
     "plugin": "Installed dispatchers.",
@@ -67,14 +70,15 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
     named = words[0] if words else ""
     wanted = (named,) if named in VERBS or named in GROUPS else (*VERBS, *GROUPS)
     for name in wanted:
-        place = f"{FOLDERS[name]}.{name}" if name in FOLDERS else name
-        module = import_module(f"reput.cli.verbs.{place}")
+        module = import_module(f"reput.cli.verbs.{MODULE_OF.get(name, name)}")
         if name in GROUPS:
             group = typer.Typer(help=GROUPS[name], rich_markup_mode=None)
             module.register(group)
             found.add_typer(group, name=name)
         else:
-            found.command(name, epilog=epilog(module.EXAMPLE))(getattr(module, name))
+            found.command(name, epilog=epilog(module.EXAMPLES[name] if name in MODULE_OF else module.EXAMPLE))(
+                getattr(module, name)
+            )
     return found
 
 

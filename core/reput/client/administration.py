@@ -18,10 +18,11 @@ from reput.client.reading import pull, route_of
 from reput.client.routes import DEFAULT_TOPIC, refused
 from reput.client.session import Session
 from reput.consume.administration.administration import QueueStats
+from reput.consume.administration.dead_letters import REDRIVE_GROUP, DeadLetterSource, GroupDeadLetters
 from reput.consume.administration.stored_queues import GroupProgress
 from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.subscription_groups import check_group
-from reput.consume.registry.topics import check_consumed_topic
+from reput.consume.registry.topics import DLQ_PREFIX, check_consumed_topic
 from reput.errors import BrokerError, ConfigError, RequestRefused
 from reput.namesrv.route_info import ClusterInfo, TopicList
 from reput.remoting.message_queue import MessageQueue
@@ -119,9 +120,11 @@ class BrokerRow(msgspec.Struct, frozen=True):
 class ClusterAdministration:
     """Any thread may call; the requests run in the loop of *thread*."""
 
-    def __init__(self, thread: BackgroundLoop, session: Session) -> None:
+    def __init__(self, thread: BackgroundLoop, session: Session, messages: DeadLetterSource) -> None:
+        """*messages*: the client itself."""
         self.thread = thread
         self.session = session
+        self._messages = messages
 
     # Brokers.
 
@@ -389,6 +392,37 @@ class ClusterAdministration:
             await requests.commit(queue, offset)
             rows.append(await self._progress(requests.master(queue), group, queue, offset))
         return rows
+
+    def dead_letters(self, group: str) -> GroupDeadLetters:
+        """Return the dead letters of a group, to read them and to put them back.
+
+        Raises:
+            ConfigError: *group* is no text.
+        """
+        return GroupDeadLetters(self._messages, self, group, keeps_birth=False)
+
+    def redriven_to(self, group: str, queue_id: int) -> int | None:
+        """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""
+        return self.thread.run(self._redriven_to(DLQ_PREFIX + group, queue_id))
+
+    async def _redriven_to(self, topic: str, queue_id: int) -> int | None:
+        requests = QueueRequests(self.session, REDRIVE_GROUP)
+        queues = [queue for queue in (await route_of(self.session, topic)).readable() if queue.queue_id == queue_id]
+        return await requests.committed(queues[0]) if queues else None
+
+    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
+        """Keep up to where the dead letters of a group were redriven.
+
+        Raises:
+            RequestRefused, BrokerError: the broker does not keep it.
+        """
+        self.thread.run(self._note_redriven(DLQ_PREFIX + group, queue_id, queue_offset))
+
+    async def _note_redriven(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        requests = QueueRequests(self.session, REDRIVE_GROUP)
+        for queue in (await route_of(self.session, topic)).readable():
+            if queue.queue_id == queue_id:
+                await requests.commit(queue, queue_offset)
 
     async def _is_consumed(self, broker: str, group: str) -> bool:
         """Return whether a broker knows of running consumers of a group."""

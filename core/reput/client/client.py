@@ -386,7 +386,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
     def administration(self) -> ClusterAdministration:
         """Shows and changes the topics and consumer groups of all brokers."""
         background = self._sessions.background()
-        return ClusterAdministration(background.thread, background.session)
+        return ClusterAdministration(background.thread, background.session, self)
 
     # Life.
 

@@ -84,6 +84,7 @@ class ConsumeServices:
             self.move,
             store.delete_topic,
             self.consumer_manager.consumes,
+            store.put,
         )
         self.lock = threading.Lock()
         self.consumer_groups: dict[str, ConsumerGroup] = {}

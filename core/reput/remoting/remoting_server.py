@@ -87,6 +87,7 @@ class RemotingServer:
         guard: Guard | None = None,
         tls: ServerTls | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        admit: Callable[[Connection], str | None] | None = None,
     ) -> None:
         """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response.
 
@@ -94,11 +95,13 @@ class RemotingServer:
             guard: may refuse each request; None: no request is refused before its processor.
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
             connections_max: further ones are closed as soon as they are accepted.
+            admit: returns why a new connection is closed, None to keep it.
         """
         self.processors = processors
         self.guard = guard
         self.tls = tls
         self.connections_max = connections_max
+        self.admit = admit
         self.is_full = False
         self.on_closed = on_closed
         self.answer_of = answer_of or refusal
@@ -139,6 +142,10 @@ class RemotingServer:
             connection.refuse(f"the peer belongs to another user: uid={uid}")
             return
         self.connections[connection] = None
+        reason = None if self.admit is None else self.admit(connection)
+        if reason is not None:
+            connection.refuse(reason)
+            return
         if len(self.connections) > self.connections_max:
             if not self.is_full:
                 self.is_full = True

@@ -117,6 +117,7 @@ class SettingKeywords(TypedDict, total=False):
     lag_max: int
     acl_file: str
     auth_file: str
+    broker_quotas: str
     broker_hooks: str
     index_tags: bool
     ring_size: int

@@ -171,6 +171,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # reput's own: who may use the broker.
     acl_file: str = ""  # RocketMQ 4's accounts; default: config/plain_acl.yml in the store
     auth_file: str = ""  # users and policies; default: config/auth.yml in the store
+    broker_quotas: str = ""  # rules separated by ;, such as: topic=orders messages=1000 bytes=10M
     broker_hooks: str = ""  # names of installed hooks, separated by commas
 
     # reput's own: the dispatchers.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from reput.broker.admin.admin_bodies import json_response
 from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.broker.state.connected_clients import VERSION_NAMES
+from reput.broker.state.quotas import Quotas
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.connection import Connection
@@ -25,13 +26,18 @@ __all__ = ["AdminRuntimeProcessor"]
 FOUND, MISSED, TRANSFERRED = 1, 2, 3
 REQUEST_QUEUES = ("ack", "send", "pull", "litePull", "query")
 GIB = 1 << 30
+# Topics, groups and addresses that are named to which most was refused.
+BITING_SHOWN = 20
 
 
 class AdminRuntimeProcessor:
     """Runs in threads, because it asks the file system."""
 
-    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics, waiting_count: Callable[[], int]) -> None:
+    def __init__(
+        self, engine: StoreEngine, statistics: BrokerStatistics, waiting_count: Callable[[], int], quotas: Quotas
+    ) -> None:
         """*waiting_count* returns the number of requests that run in threads or wait for a thread."""
+        self.quotas = quotas
         self.engine = engine
         self.statistics = statistics
         self.waiting_count = waiting_count
@@ -44,6 +50,8 @@ class AdminRuntimeProcessor:
         """Answer GET_BROKER_RUNTIME_INFO."""
         del request, connection
         table = {**self.of_broker(), **self.of_puts(), **self.of_pulls(), **self.of_log(), **self.of_requests()}
+        if self.quotas:
+            table |= self.of_quotas()
         return json_response({"table": dict(sorted(table.items()))})
 
     def of_broker(self) -> dict[str, str]:
@@ -120,6 +128,11 @@ class AdminRuntimeProcessor:
             "timerOffsetBehind": "0",
             "timerReadBehind": "0",
         }
+
+    def of_quotas(self) -> dict[str, str]:
+        """Return where the quotas bite: reput's own names, which RocketMQ's tools print as they are."""
+        biting = [f"{subject.rule.kind}={subject.name}:{subject.refused}" for subject in self.quotas.biting()]
+        return {"quotaRefusedNums": str(self.quotas.refused), "quotaRefused": " ".join(biting[:BITING_SHOWN])}
 
     def earliest(self) -> int:
         """Return the store time of the first message; -1: there is none."""

@@ -31,7 +31,17 @@ FOLLOW_INTERVAL_S = 0.2
 WATCH_INTERVAL_S = 1.0
 # A person waits for the answer.
 PUT_TIMEOUT_S = 3.0
-BROKER_COLUMNS = ("cluster", "broker_name", "broker_id", "address", "version", "put_tps", "get_tps", "error")
+BROKER_COLUMNS = (
+    "cluster",
+    "broker_name",
+    "broker_id",
+    "address",
+    "version",
+    "put_tps",
+    "get_tps",
+    "over_quota",
+    "error",
+)
 
 PREFIX = "REPUT_"
 # The arguments of `reput.connect` as variables of the environment.
@@ -143,6 +153,8 @@ def broker_row(broker: Any) -> dict[str, Any]:
         "version": runtime.get("brokerVersionDesc"),
         "put_tps": broker_rate(runtime, *PUT_NAMES),
         "get_tps": broker_rate(runtime, *GOT_NAMES),
+        # Requests that were refused or answered later; None: the broker has no quotas.
+        "over_quota": broker_rate(runtime, "quotaRefusedNums"),
         "runtime": broker.runtime,
         "error": broker.error,
     }

@@ -69,7 +69,7 @@ def failure_of(error: Exception) -> Failure:
     return Failure(sentence, "Run it again with --traceback and report what it prints.", CANNOT_BE_USED)
 
 
-EXTRA_OF_MODULE = {"pyarrow": "arrow", "pyspark": "spark", "deltalake": "spark"}
+EXTRA_OF_MODULE = {"pyarrow": "arrow", "pyspark": "spark", "deltalake": "spark", "obstore": "backup"}
 
 
 def exit_code(error: ReputError) -> int:

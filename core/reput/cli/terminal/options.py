@@ -39,6 +39,7 @@ __all__ = [
     "TargetArgument",
     "TopicArgument",
     "epilog",
+    "given_path",
     "parse_time",
     "refuse_address",
     "settings_of",

@@ -1,29 +1,43 @@
-"""`reput group`: the consumer groups of a store: list, create, update, describe, reset, delete, clean."""
+"""`reput group`: the consumer groups of a store: list, create, update, describe, reset, delete, clean, and their dead
+letters: dead-letters, redrive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import enum
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from reput.cli.target.remote import connected, is_address
 from reput.cli.target.stopped_store import administrate, look
 from reput.cli.terminal.failure import ANSWER_IS_NO
+from reput.cli.terminal.interrupts import Interrupts
 from reput.cli.terminal.options import (
+    BodyOption,
     ConfigOption,
+    CountOption,
     FormatOption,
     OutputFormat,
     SetOption,
     TargetArgument,
     TopicArgument,
     epilog,
+    settings_of,
     whole_number,
 )
-from reput.cli.terminal.output import print_table, write_line
+from reput.cli.terminal.output import BODY_PREVIEW_SIZE, Printer, print_table, write_line
+from reput.cli.terminal.rows import Body, record_row, record_text
 from reput.cli.verbs.consume import parse_beginning
+from reput.cli.verbs.send import parse_rate
 
 if TYPE_CHECKING:
+    from reput.consume.administration.dead_letters import GroupDeadLetters, RedriveTarget
     from reput.consume.registry.statistics import GroupRow, StoreStatistics
 
 __all__ = ["register"]
@@ -37,6 +51,8 @@ EXAMPLES = {
     "reset": f"{MADE} && reput group reset store billing orders --to earliest",
     "delete": f"{MADE} && reput group delete store billing",
     "clean": f"{MADE} && reput group clean store",
+    "dead-letters": f"{MADE} && reput group dead-letters store billing",
+    "redrive": f"{MADE} && reput group redrive store billing --dry-run",
 }
 LIST_COLUMNS = (
     "group",
@@ -51,6 +67,14 @@ LIST_COLUMNS = (
     "latency_max_ms",
 )
 PROGRESS_COLUMNS = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "lag", "last_timestamp")
+
+
+class RedriveTo(enum.StrEnum):
+    """Who gets a dead letter that is put back."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of a consumer group.", show_default=False)]
 ConsumeOption = Annotated[
@@ -248,6 +272,138 @@ def clean_groups(
     print_table([{"group": group, "topic": topic} for group, topic in removed], ("group", "topic"), output_format)
 
 
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="earliest|latest|TIME",
+        help="Begin at this time of death; default: where the last redrive ended.",
+    ),
+]
+OriginOption = Annotated[
+    str | None, typer.Option("--topic", metavar="T", help="Only letters that were sent to this topic.")
+]
+TagsOption = Annotated[str | None, typer.Option("--tags", metavar="EXPR", help="Only these tags, like 'a || b'.")]
+SqlOption = Annotated[
+    str | None, typer.Option("--sql", metavar="EXPR", help="SQL92 filter on properties, like 'a > 5'.")
+]
+
+
+def dead_letters(
+    store: TargetArgument,
+    group: GroupArgument,
+    start: FromOption = None,
+    topic: OriginOption = None,
+    tags: TagsOption = None,
+    sql: SqlOption = None,
+    count: CountOption = None,
+    body: BodyOption = None,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> None:
+    """Show the messages that a group could not handle, with the topic that each was sent to."""
+    from reput.consume.administration.dead_letters import origin_topic
+
+    printer = Printer(output_format, lambda row: dead_letter_text(row, None if body else BODY_PREVIEW_SIZE))
+    kind = (body or Body.BASE64) if printer.is_json else body or Body.TEXT
+    begin = None if start is None else parse_beginning(start)
+    with letters_to_read(store, group, config, assignments) as letters:
+        for record in islice(letters.read(begin, topic=topic, tags=tags, sql=sql), count):
+            printer.row({"origin_topic": origin_topic(record)} | record_row(record, kind))
+
+
+def dead_letter_text(row: Mapping[str, Any], body_size_max: int | None) -> str:
+    """Return one dead letter as text: where it was sent to and how often it was delivered, then the record."""
+    return f"{row['origin_topic'] or '-'}  retries={row['reconsume_times']}  {record_text(row, body_size_max).lstrip()}"
+
+
+def redrive(
+    store: TargetArgument,
+    group: GroupArgument,
+    to: Annotated[
+        RedriveTo,
+        typer.Option(
+            "--to", help="topic: where they were sent to, for all its groups; group: this group alone gets them."
+        ),
+    ] = RedriveTo.TOPIC,
+    start: FromOption = None,
+    topic: OriginOption = None,
+    tags: TagsOption = None,
+    sql: SqlOption = None,
+    count: CountOption = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="R", parser=parse_rate, help="Maximum messages per second.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    output_format: FormatOption = OutputFormat.TEXT,
+) -> int:
+    """Put the dead letters of a group back, oldest first. They stay among the dead letters as well.
+
+    Without a filter and --from, the next redrive goes on where this one ended; otherwise it puts the same letters back
+    again. If a program has the store open, name its broker's HOST:PORT, or let `reput serve` be that program. Exit code
+    1: one was left.
+    """
+    begin = None if start is None else parse_beginning(start)
+    wanted: RedriveTarget = "group" if to is RedriveTo.GROUP else "topic"
+    opened = letters_to_read if dry_run else letters_to_redrive
+    counts: Counter[str] = Counter()
+    printer = Printer(output_format, redriven_text)
+    with Interrupts() as interrupts, opened(store, group, config, assignments) as letters:
+        rows = letters.redrive(
+            begin, to=wanted, topic=topic, tags=tags, sql=sql, count=count, rate=rate, dry_run=dry_run
+        )
+        with closing(rows):
+            while interrupts.received is None and (row := next(rows, None)) is not None:
+                counts[row.outcome] += 1
+                printer.row(msgspec.to_builtins(row))
+    if not printer.is_json:
+        write_line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "no dead letters")
+    if interrupts.received is not None:
+        return interrupts.exit_code
+    return ANSWER_IS_NO if counts["left"] else 0
+
+
+def redriven_text(row: Mapping[str, Any]) -> str:
+    """Return what became of one dead letter as a line."""
+    words = [f"{row['queue_id']}@{row['queue_offset']}", row["outcome"], row["topic"] or "-"]
+    return "  ".join([*words, *(row[name] for name in ("message_id", "reason") if row[name])])
+
+
+@contextmanager
+def letters_to_read(
+    store: Path, group: str, config: Path | None, assignments: list[str] | None
+) -> Iterator[GroupDeadLetters]:
+    """Yield the dead letters of a store, which another program may have open, or of brokers; nothing changes."""
+    with look(store, config, assignments) as administration:
+        yield administration.dead_letters(group)
+
+
+@contextmanager
+def letters_to_redrive(
+    store: Path, group: str, config: Path | None, assignments: list[str] | None
+) -> Iterator[GroupDeadLetters]:
+    """Yield the dead letters of a store, opened for it, or of brokers; that of the store, if one serves it."""
+    from reput.embedded.store import Store
+    from reput.embedded.store_engine import StoreEngine
+    from reput.store.state.broker_place import read_broker_place
+    from reput.store.state.identity import require_store
+    from reput.store.state.store_lock import StoreLock
+
+    if not is_address(store):
+        require_store(store)
+        is_served = StoreLock.look(store).held is not False and read_broker_place(store) is not None
+        if not is_served:
+            settings = settings_of(store, config, assignments).settings
+            with Store(StoreEngine(store, settings, "processes")) as opened:
+                yield opened.administration.dead_letters(group)
+            return
+    with connected(store, config, assignments) as client:
+        yield client.administration.dead_letters(group)
+
+
 def register(application: typer.Typer) -> None:
     """Add the verbs to *application*."""
     for name, verb in (
@@ -258,5 +414,7 @@ def register(application: typer.Typer) -> None:
         ("reset", reset_group),
         ("delete", delete_group),
         ("clean", clean_groups),
+        ("dead-letters", dead_letters),
+        ("redrive", redrive),
     ):
         application.command(name, epilog=epilog(EXAMPLES[name]))(verb)

@@ -12,16 +12,18 @@ from collections.abc import Callable
 import msgspec
 
 from reput.argument_checks import require_text, require_whole
+from reput.consume.administration.dead_letters import REDRIVE_GROUP, GroupDeadLetters, StoredMessages
 from reput.consume.administration.stored_queues import GroupProgress, StoredQueues
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic
+from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics, is_system_topic
 from reput.errors import RequestRefused
 from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
+from reput.store.record.message import Message, PutMessageResult
 
 __all__ = ["Administration", "QueueStats"]
 
@@ -56,6 +58,7 @@ class Administration:
         move: Callable[[str, str, int, int], None] | None = None,
         delete: Callable[[str], int] | None = None,
         consumes: Callable[[str, str], bool] = lambda group, topic: False,
+        put: Callable[[Message], PutMessageResult] | None = None,
     ) -> None:
         """Programs use `Store.administration` instead.
 
@@ -63,6 +66,7 @@ class Administration:
             move: sets an offset (group, topic, queue id, queue offset), also for running consumers; None: none run.
             delete: deletes a topic with its queues; None: no dispatcher builds the queues.
             consumes: tells whether a consumer of a group has subscribed to a topic.
+            put: stores a message; None: the store is not open for writing.
         """
         self._queues = queues
         self._managers = managers
@@ -71,6 +75,7 @@ class Administration:
         self._move = move or managers.offsets.commit_offset
         self._delete = delete
         self._consumes = consumes
+        self._put = put
 
     # Topics.
 
@@ -284,6 +289,23 @@ class Administration:
     ) -> list[GroupProgress]:
         """Like `reset_offsets`, for a task."""
         return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id, back_only=back_only)
+
+    def dead_letters(self, group: str) -> GroupDeadLetters:
+        """Return the dead letters of a group, to read them and to put them back.
+
+        Raises:
+            ConfigError: *group* is no text.
+        """
+        return GroupDeadLetters(StoredMessages(self._queues, self._put), self, group, keeps_birth=True)
+
+    def redriven_to(self, group: str, queue_id: int) -> int | None:
+        """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""
+        return self._managers.offsets.query_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id)
+
+    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
+        """Keep up to where the dead letters of a group were redriven, durably."""
+        self._managers.offsets.commit_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id, queue_offset)
+        self._managers.offsets.persist()
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group, and with *clean_offsets* its offsets.

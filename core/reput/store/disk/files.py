@@ -216,7 +216,7 @@ def populate_pages(address: int, at: int, size: int) -> None:
     madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(at + size - begin), MADV_POPULATE_WRITE)
 
 
-def write_all(descriptor: int, data: bytes, at: int) -> None:
+def write_all(descriptor: int, data: bytes | bytearray | memoryview, at: int) -> None:
     """Write all of *data*.
 
     Raises:
@@ -241,7 +241,7 @@ class WrittenFile:
         except OSError as error:
             raise named(error, self.path) from None
 
-    def write(self, data: bytes, at: int) -> None:
+    def write(self, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of *data*.
 
         Raises:

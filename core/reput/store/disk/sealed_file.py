@@ -16,7 +16,7 @@ import msgspec
 
 from reput.errors import DamagedStore
 
-__all__ = ["read_sealed", "seal"]
+__all__ = ["read_sealed", "seal", "unseal"]
 
 T = TypeVar("T")
 HEAD = b"crc32c="
@@ -39,16 +39,25 @@ def read_sealed(path: Path, type: type[T]) -> T | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    return unseal(data, type, str(path))
+
+
+def unseal(data: bytes, type: type[T], place: str) -> T:
+    """Return what the bytes of a sealed file hold; *place* names it in errors.
+
+    Raises:
+        DamagedStore: the bytes are not what was written.
+    """
     payload = data[HEAD_SIZE:]
     if data[:HEAD_SIZE] != HEAD + f"{crc32c()(payload):08X}".encode() + b"\n":
         raise DamagedStore(
-            f"file has a wrong checksum: path={path} size={len(data)}",
+            f"file has a wrong checksum: path={place} size={len(data)}",
             "Move it away; its content is then restored from the log.",
         )
     try:
         return msgspec.json.decode(payload, type=type)
     except msgspec.MsgspecError as error:
-        raise DamagedStore(f"file has an unexpected structure: path={path} error={error}") from None
+        raise DamagedStore(f"file has an unexpected structure: path={place} error={error}") from None
 
 
 @cache

@@ -1,0 +1,63 @@
+"""follow_store: ships the end of a log every second, as long as it is told to.
+
+Each time the log has grown, a backup is made of it. Of the backups of one run only the first of each hour and the last
+stay: any offset in between can be restored from a later one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from reput.backup.backup import BackupReport, Backups
+from reput.backup.layout import manifest_name
+from reput.backup.retention import Keep, remove_old
+from reput.backup.target import BackupTarget
+from reput.settings import Settings
+from reput.store.disk.files import Clock
+
+__all__ = ["follow_store"]
+
+HOUR_MS = 3_600_000
+# How often the objects go that no backup needs any more.
+CLEAN_INTERVAL_S = 60.0
+
+
+def follow_store(
+    store_directory: Path,
+    target: BackupTarget,
+    settings: Settings,
+    wait: Callable[[], bool],
+    *,
+    keep: Keep | None = None,
+) -> Iterator[BackupReport]:
+    """Make a backup now, and another whenever the store has changed; yield the report on each.
+
+    Args:
+        wait: called between two looks at the store; False ends the following.
+
+    Raises:
+        NotAStore, StoreError: as of `backup_store`.
+    """
+    with target.lock():
+        backups = Backups(store_directory, target, settings)
+        # The last backup of this run, if it is not the first of its hour.
+        passing: int | None = None
+        hour: int | None = None
+        cleaned_at = time.monotonic()
+        report: BackupReport | None = backups.make()
+        while True:
+            if report is not None:
+                if passing is not None:
+                    target.remove(manifest_name(passing))
+                now = Clock().now_ms() // HOUR_MS
+                passing, hour = (report.backup if now == hour else None), now
+                yield report
+            if time.monotonic() - cleaned_at >= CLEAN_INTERVAL_S:
+                remove_old(target, keep, Clock().now_ms())
+                cleaned_at = time.monotonic()
+            if not wait():
+                break
+            report = backups.make_if_changed()
+        remove_old(target, keep, Clock().now_ms())

@@ -1,0 +1,149 @@
+"""Quotas of a broker: what is over them is refused in RocketMQ's words, or comes later, and is seen in the figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from delivering import wait_until
+from reput.broker.state.quotas import Quotas, parse_quotas
+from reput.errors import ConfigError
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from serving import RawClient, served
+
+
+def send(client: RawClient, topic: str = "orders", body: bytes = b"x", count: int = 1) -> list[int]:
+    """Send *count* messages at once; return the code of each answer."""
+    fields = {
+        "producerGroup": "producers",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "1",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1",
+        "flag": "0",
+    }
+    opaques = [client.begin(RequestCode.SEND_MESSAGE, fields, body) for _ in range(count)]
+    return [client.answer_to(opaque).code for opaque in opaques]
+
+
+def pull(client: RawClient, group: str, offset: int, count: int = 32) -> tuple[int, int]:
+    """Pull from the queue; return the code, and where the next pull begins."""
+    fields = {
+        "consumerGroup": group,
+        "topic": "orders",
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": str(count),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    answer = client.ask(RequestCode.PULL_MESSAGE, fields)
+    return answer.code, int(answer.ext_fields["nextBeginOffset"])
+
+
+def runtime(client: RawClient) -> dict[str, str]:
+    return json.loads(client.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body_bytes)["table"]
+
+
+def test_a_topic_over_its_rate_is_refused_as_busy_and_others_are_not(tmp_path):
+    """What is over a rate gets SYSTEM_BUSY and is not stored; a second later the topic takes messages again."""
+    with (
+        served(tmp_path, broker_quotas="topic=orders messages=5; topic=par* bytes=1K") as broker,
+        broker.client() as one,
+    ):
+        codes = send(one, count=20)
+        assert codes.count(ResponseCode.SYSTEM_BUSY) >= 10
+        assert codes[:5] == [ResponseCode.SUCCESS] * 5
+        assert send(one, "others", count=20) == [ResponseCode.SUCCESS] * 20
+        # One request may overdraw a rate, so that any message passes.
+        assert send(one, "parcels", b"x" * 5000, 2) == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY]
+        stored = broker.call(lambda: broker.engine.put_nums("orders"))
+        assert stored == codes.count(ResponseCode.SUCCESS)
+        wait_until(lambda: send(one) == [ResponseCode.SUCCESS])
+        table = runtime(one)
+        assert "topic=orders:" in table["quotaRefused"]
+        assert int(table["quotaRefusedNums"]) >= 11
+
+
+def test_a_group_over_its_rate_gets_its_messages_later(tmp_path):
+    """A pull beyond a group's rate is answered when the group may have more, and nothing is left out."""
+    with served(tmp_path, broker_quotas="group=slow messages=40") as broker, broker.client() as client:
+        assert send(client, count=100) == [ResponseCode.SUCCESS] * 100
+        broker.wait_until_readable()
+        for group, waits in (("quick", False), ("slow", True)):
+            offset, refused = 0, broker.call(lambda: broker.broker.quotas.refused)
+            while offset < 100:
+                code, offset = pull(client, group, offset)
+                assert code == ResponseCode.SUCCESS
+            assert (broker.call(lambda: broker.broker.quotas.refused) > refused) == waits
+
+
+def test_an_address_has_so_many_connections(tmp_path):
+    """Further connections of an address are closed; one that ends makes room."""
+    with served(tmp_path, broker_quotas="client=127.0.0.0/8 connections=2") as broker:
+        with broker.client() as first, broker.client() as second:
+            assert send(first) == send(second) == [ResponseCode.SUCCESS]
+            with broker.client() as third, pytest.raises((ConnectionError, AssertionError, EOFError)):
+                send(third)
+        broker.reaches(lambda: not broker.broker.server.connections)
+        with broker.client() as again:
+            assert send(again) == [ResponseCode.SUCCESS]
+
+
+def test_an_address_has_so_many_bytes_in_flight(tmp_path):
+    """Sends beyond the bytes in flight are refused; those that were answered no longer count."""
+    with served(tmp_path, broker_quotas="client=* in_flight=10K") as broker, broker.client() as client:
+        codes = send(client, body=b"x" * 4000, count=50)
+        assert ResponseCode.SYSTEM_BUSY in codes or codes == [ResponseCode.SUCCESS] * 50
+        assert send(client, body=b"x" * 20000) == [ResponseCode.SUCCESS]
+        subject = broker.broker.quotas.subject("client", "127.0.0.1", 0.0)
+        assert subject is not None
+        assert subject.in_flight == 0
+
+
+def test_a_broker_without_quotas_has_nothing_in_the_way_of_a_send(tmp_path):
+    """Without a quota the table of processors is the plain one."""
+    with served(tmp_path) as broker:
+        assert broker.broker.gate is None
+        process = broker.broker.server.processors[RequestCode.SEND_MESSAGE].process
+        assert process == broker.broker.sends.send
+
+
+def test_names_that_clients_make_up_do_not_fill_the_memory():
+    """Of ten thousand topics those that are at rest are forgotten."""
+    quotas = parse_quotas("topic=* messages=10")
+    for number in range(25_000):
+        subject = quotas.subject("topic", f"t{number}", float(number))
+        assert subject is not None
+    assert len(quotas.subjects) <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("orders messages=1", "a rule begins with"),
+        ("topic=orders", "has a limit"),
+        ("topic=orders connections=1", "topic takes once each: messages, bytes"),
+        ("topic=orders messages=1 messages=2", "takes once each"),
+        ("topic=orders messages=0", "a number above 0"),
+        ("topic=orders bytes=10T", "a number above 0"),
+        ("client=host messages=1", "client takes an address"),
+    ],
+)
+def test_a_wrong_rule_is_named(rule, reason):
+    """A rule that cannot hold is refused at the start, with the reason."""
+    with pytest.raises(ConfigError, match=reason):
+        parse_quotas(f"topic=fine messages=1; {rule}")
+
+
+def test_no_rule_is_no_quota():
+    """An empty setting has no quotas."""
+    assert not parse_quotas(" ; ")
+    assert isinstance(parse_quotas(""), Quotas)
