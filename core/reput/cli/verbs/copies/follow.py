@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from reput.replication.copy_preparation import PreparedCopy
     from reput.replication.following_engine import FollowingEngine
 
-__all__ = ["EXAMPLE", "follow"]
+__all__ = ["EXAMPLES", "follow"]
 
-EXAMPLE = "timeout --preserve-status 3 reput follow 127.0.0.1:10912 copy || echo 'no master is running here'"
+EXAMPLES = {
+    "follow": "timeout --preserve-status 3 reput follow 127.0.0.1:10912 copy || echo 'no master is running here'"
+}
 MasterArgument = Annotated[
     str,
     typer.Argument(

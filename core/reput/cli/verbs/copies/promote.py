@@ -10,9 +10,9 @@ from msgspec import to_builtins
 from reput.cli.terminal.options import FormatOption, OutputFormat, StoreArgument, refuse_address
 from reput.cli.terminal.output import Printer
 
-__all__ = ["EXAMPLE", "promote"]
+__all__ = ["EXAMPLES", "promote"]
 
-EXAMPLE = "reput promote copy || echo 'this store follows no master'"
+EXAMPLES = {"promote": "reput promote copy || echo 'this store follows no master'"}
 
 
 def promote(store: StoreArgument, output_format: FormatOption = OutputFormat.TEXT) -> None:
