@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "follow"]
 
-EXAMPLES = {
-    "follow": "timeout --preserve-status 3 reput follow 127.0.0.1:10912 copy || echo 'no master is running here'"
-}
+EXAMPLES = {"follow": "timeout --preserve-status 3 reput follow 127.0.0.1:10912 copy || echo 'no master runs here'"}
 MasterArgument = Annotated[
     str,
     typer.Argument(
