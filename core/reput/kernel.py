@@ -1,4 +1,4 @@
-"""The kernel: the compiled way of what costs a put most, if the distribution ``reput-kernel`` is installed.
+"""The kernel: the compiled way of what costs most in puts and dispatchers, if ``reput-kernel`` is installed.
 
 ``REPUT_KERNEL`` in the environment decides, once in each process:
 
@@ -25,6 +25,7 @@ from reput.errors import ConfigError
 
 __all__ = [
     "ADVICE",
+    "INDEX_KEY_SIZE",
     "NOT_INSTALLED",
     "PROTOCOL",
     "VARIABLE",
@@ -39,7 +40,9 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 1
+PROTOCOL = 2
+# Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
+INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
 ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=auto to go on without it."
 
@@ -68,6 +71,27 @@ class Kernel(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""
+
+    def index_keys(self, parts: Sequence[Any], with_tags: bool) -> tuple[bytes, bool] | None:
+        """Return the keys of all rows of *parts*, `DispatchColumns`, and whether the last key is of the last row.
+
+        A key has `INDEX_KEY_SIZE` bytes. None: they go the Python way. So it is with `queue_units`.
+        """
+
+    def put_index_keys(
+        self,
+        memory: memoryview,
+        slot_count: int,
+        entry_count: int,
+        header: object,
+        keys: bytes,
+        first: int,
+        count: int,
+    ) -> None:
+        """Add *count* keys from number *first* on to a mapped index file, and bring its *header* up to them."""
+
+    def queue_units(self, parts: Sequence[Any]) -> tuple[list[Any], int] | None:
+        """Return (name, fields of `QueueUnits`) of each queue, and how many records stand in batch queues."""
 
     def message_ids(self, results: Sequence[Any]) -> str:
         """Return the ids of these results, joined by commas."""

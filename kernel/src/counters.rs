@@ -14,10 +14,14 @@ pub enum Way {
     PutBatch,
     /// A batch from a client.
     SentBatch,
+    /// A batch of rows for the index.
+    Index,
+    /// A batch of rows for the consume queues.
+    ConsumeQueue,
 }
 
-const NAMES: [&str; 3] = ["put", "put_batch", "sent_batch"];
-static COUNTS: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+const NAMES: [&str; 5] = ["put", "put_batch", "sent_batch", "index", "consume_queue"];
+static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that went this way.
 pub fn count(way: Way, messages: usize) {

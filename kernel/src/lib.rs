@@ -4,18 +4,21 @@
 //! Python way, so there is one store, with one set of errors.
 
 mod counters;
+mod index;
 mod item;
 mod known;
 mod memory;
 mod message;
 mod puts;
 mod record;
+mod rows;
 mod sent;
+mod units;
 
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// The compiled way of reput's puts.
 #[pymodule]
@@ -23,6 +26,9 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;
+    module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
 }

@@ -19,9 +19,9 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList, PyTuple};
 use crate::counters::{Way, count};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
-use crate::memory::LogMemory;
+use crate::memory::{SharedMemory, WORD_SIZE};
 use crate::message::PlainMessage;
-use crate::record::{Head, Header, Host, Numbers, ROW_SIZE, SIZE_WORD, TextSizes, row};
+use crate::record::{Head, Header, Host, Numbers, ROW_SIZE, TextSizes, row};
 use crate::sent::{added_properties, sent_items};
 
 /// Properties of a record: the size field is a signed short.
@@ -339,7 +339,7 @@ impl KernelPuts {
             queue_ids.push(queue_id_of(py, item)?);
         }
 
-        let memory = LogMemory::of(&log.getattr(intern!(py, "memory"))?)?;
+        let memory = SharedMemory::of(&log.getattr(intern!(py, "memory"))?)?;
         if !memory.has(at, size) {
             return Err(PyValueError::new_err(format!(
                 "the record does not fit its segment: record_size={size} position={at}"
@@ -349,7 +349,7 @@ impl KernelPuts {
         let mut results = Vec::with_capacity(items.len());
         let store_host = PyBytes::new(py, head.store_host.stored());
         let time = PyInt::new(py, timestamp);
-        let mut size_word = [0; SIZE_WORD];
+        let mut size_word = [0; WORD_SIZE];
         let mut record_at = at;
         let mut offset = before.clone();
         for (item, queue_id) in items.iter().zip(queue_ids) {
@@ -370,8 +370,8 @@ impl KernelPuts {
             };
             let header = Header::pack(head, &numbers);
             if record_at == at {
-                size_word.copy_from_slice(&header.packed()[..SIZE_WORD]);
-                memory.write(at + SIZE_WORD, &header.packed()[SIZE_WORD..]);
+                size_word.copy_from_slice(&header.packed()[..WORD_SIZE]);
+                memory.write(at + WORD_SIZE, &header.packed()[WORD_SIZE..]);
             } else {
                 memory.write(record_at, header.packed());
             }
@@ -414,7 +414,7 @@ impl KernelPuts {
         ))?;
         run.move_offsets(py)?;
         // From here on nothing can fail: attributes that exist get other values.
-        memory.write_size_word(at, size_word);
+        memory.write_word(at, size_word);
         drop(memory);
         log.setattr(intern!(py, "appended"), &offset)?;
         run.add_put_sizes(py)?;
