@@ -31,6 +31,7 @@ __all__ = [
     "VARIABLE",
     "Kernel",
     "KernelPuts",
+    "ReadRecords",
     "found_kernel",
     "kernel",
     "kernel_version",
@@ -60,6 +61,25 @@ class KernelPuts(Protocol):
         self, topic: str, queue_id: int, body: bytes, head: object, of_batch: bytes, added: bytes
     ) -> list[Any] | None:
         """Put the messages of a batch that a client sent, as one run, and return their results."""
+
+
+class ReadRecords(Protocol):
+    """Records of a queue, each checked as a whole."""
+
+    def data(self) -> list[bytes]:
+        """Return the bytes of each record."""
+
+    def queue_offsets(self) -> list[int]:
+        """Return the queue offset of each record."""
+
+    def decoded(
+        self,
+        undecoded: type,
+        record: type,
+        decode: Callable[[bytes, str], dict[str, Any]],
+        early_body_end_max: int,
+    ) -> list[Any]:
+        """Return the objects of the records, as `checked_record` makes each."""
 
 
 class Kernel(Protocol):
@@ -92,6 +112,35 @@ class Kernel(Protocol):
 
     def queue_units(self, parts: Sequence[Any]) -> tuple[list[Any], int] | None:
         """Return (name, fields of `QueueUnits`) of each queue, and how many records stand in batch queues."""
+
+    def read_queue(
+        self,
+        descriptors: dict[str, int],
+        path: str,
+        at: int,
+        count: int,
+        queue_offset: int,
+        log_min: int,
+        own_from: int,
+        queue_id: int,
+        topic_field: bytes,
+        segment_at: Callable[[int], Any],
+    ) -> ReadRecords | None:
+        """Return the records of *count* units of a queue's file, all checked; None: they go the Python way."""
+
+    def log_rows(
+        self, data: bytes, commit_log_offset: int, verify: bool, with_properties: bool
+    ) -> tuple[list[tuple[str, int]], bytes, bytes, int, int] | None:
+        """Return queues, rows and texts of the plain records that *data* begins with, their end, the last store time.
+
+        None: the first record is not plain.
+        """
+
+    def first_bad_record(self, data: bytes, positions: bytes) -> int | None:
+        """Return the number of the first record in *data* without its CRC, -1: all have theirs; None: the Python way.
+
+        *positions* are where they begin, 8 bytes each, little-endian.
+        """
 
     def message_ids(self, results: Sequence[Any]) -> str:
         """Return the ids of these results, joined by commas."""

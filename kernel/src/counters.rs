@@ -18,9 +18,16 @@ pub enum Way {
     Index,
     /// A batch of rows for the consume queues.
     ConsumeQueue,
+    /// A read of a consume queue.
+    Read,
+    /// Bytes of the log made rows.
+    Scan,
+    /// Records compared with their CRC.
+    Check,
 }
 
-const NAMES: [&str; 5] = ["put", "put_batch", "sent_batch", "index", "consume_queue"];
+const NAMES: [&str; 8] =
+    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check"];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that went this way.

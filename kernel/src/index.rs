@@ -23,7 +23,7 @@ const KEY_SIZE: usize = 20;
 const FEW_KEYS: usize = 16;
 
 /// Continue the hash of a text, Java's `String.hashCode`, with UTF-8 bytes; broken ones count as U+FFFD.
-fn continued_hash(hash: u32, text: &[u8]) -> u32 {
+pub fn continued_hash(hash: u32, text: &[u8]) -> u32 {
     if text.is_ascii() {
         return text.iter().fold(hash, |hash, byte| hash.wrapping_mul(31).wrapping_add(u32::from(*byte)));
     }

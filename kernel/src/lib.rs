@@ -3,16 +3,20 @@
 //! `reput/kernel.py` decides whether it is used. Each function returns None for what is not plain; that goes the
 //! Python way, so there is one store, with one set of errors.
 
+mod cached_file;
 mod counters;
 mod index;
 mod item;
 mod known;
+mod log_rows;
 mod memory;
 mod message;
 mod puts;
+mod reads;
 mod record;
 mod rows;
 mod sent;
+mod stored;
 mod units;
 
 use pyo3::prelude::*;
@@ -29,6 +33,10 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
+    module.add_class::<reads::ReadRecords>()?;
+    module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
 }
