@@ -1,4 +1,4 @@
-"""The kernel: the compiled way of what costs most in puts and dispatchers, if ``reput-kernel`` is installed.
+"""The kernel: the compiled way of what costs puts, reads and dispatchers most, if ``reput-kernel`` is installed.
 
 ``REPUT_KERNEL`` in the environment decides, once in each process:
 
@@ -187,7 +187,7 @@ def found_kernel() -> tuple[Kernel | None, str]:
     except ModuleNotFoundError:
         return None, NOT_INSTALLED
     except ImportError as error:
-        # Among others: a second interpreter of one process, which PyO3 refuses.
+        # Among others: a second interpreter of one process.
         return None, f"reput-kernel cannot be loaded: error={error}"
     protocol = getattr(module, "PROTOCOL", None)
     if protocol != PROTOCOL:

@@ -1,4 +1,4 @@
-//! Files read from memory alone. Beside `memory` the one module with unsafe code.
+//! Files read from memory alone. With unsafe code.
 #![allow(unsafe_code)]
 
 use std::io::{Error, ErrorKind};

@@ -1,4 +1,4 @@
-//! reput's kernel: the compiled way of what a put costs most, on the boundary of the encoder and the record layout.
+//! reput's kernel: the compiled way of what costs most, on the boundary of the encoder and the record layout.
 //!
 //! `reput/kernel.py` decides whether it is used. Each function returns None for what is not plain; that goes the
 //! Python way, so there is one store, with one set of errors.
@@ -6,6 +6,7 @@
 mod cached_file;
 mod counters;
 mod index;
+mod interpreter;
 mod item;
 mod known;
 mod log_rows;
@@ -19,14 +20,18 @@ mod sent;
 mod stored;
 mod units;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
 const PROTOCOL: u32 = 2;
 
-/// The compiled way of reput's puts.
+/// The compiled way of what costs reput most.
 #[pymodule]
 fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if !interpreter::is_first(module.py()) {
+        return Err(PyImportError::new_err("another interpreter of this process has loaded it"));
+    }
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;

@@ -1,5 +1,5 @@
-//! Mapped files that are written while other processes read them: the log's last segment, and the index. The one
-//! module with unsafe code.
+//! Mapped files that are written while other processes read them: the log's last segment, and the index. With
+//! unsafe code.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reput
@@ -73,7 +73,11 @@ def outcome_of(reader: MessageReader, get: tuple[tuple[str, int], int, int]) -> 
 
 
 @settings(max_examples=60)
-@given(st.lists(GET, min_size=1, max_size=12), st.lists(DAMAGE, max_size=3), st.sampled_from([0, 20_000, 1 << 63]))
+# A record whose size is negative.
+@example([(("orders", 0), 63, 1)], [(2, 0, 128)], 0)
+@given(
+    st.lists(GET, min_size=1, max_size=12), st.lists(DAMAGE, max_size=3), st.sampled_from([0, 20_000, (1 << 63) - 1])
+)
 def test_any_gets_give_the_same_records_and_errors(
     required_kernel: Kernel, written: tuple[Path, int], gets: list[Any], damages: list[Any], own_from: int
 ) -> None:

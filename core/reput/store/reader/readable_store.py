@@ -40,7 +40,7 @@ class ReadableStore:
         generation: Callable[[str], int] = lambda view: 0,
         log_begin: Callable[[], int] | None = None,
         deletions: Callable[[], Mapping[str, int]] | None = None,
-        own_from: int = 1 << 63,
+        own_from: int = (1 << 63) - 1,
         on_damage: Callable[[DamagedStore], None] = lambda error: None,
         queue_end_at: Callable[[str, int, int], int] | None = None,
         at_rest: bool = False,
