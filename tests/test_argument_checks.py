@@ -51,7 +51,7 @@ def store(tmp_path_factory):
         ("wait_for", ("index", 1 << 40, float("nan")), "timeout is not a number of seconds: timeout=nan"),
         ("get", ("..",), "topic is no name of a directory: topic='..'"),
         ("query", (7, "k"), "topic is not text: topic=7"),
-        ("query", (None, "k"), "a query without a topic is for a message id: key='k'"),
+        ("query", (None, "k"), "a query without a topic needs a message id: key='k'"),
         ("query", ("orders", 7), "key is not text: key=7"),
         ("query", ("orders", "k", "x"), "count_max is not a whole number: count_max='x'"),
         ("queue_range", (b"orders",), "topic is not text: topic=b'orders'"),

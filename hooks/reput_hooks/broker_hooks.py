@@ -1,7 +1,7 @@
 """The hooks of a broker: what clients send and consume, for tracing, metering, audits and checks.
 
-They run in the broker's process, on the thread of its event loop, without isolation: all clients wait meanwhile.
-A broker without hooks pays nothing for them. `reput serve` loads those that the setting ``broker_hooks`` names, from
+Hooks run in the broker's process, on the thread of its event loop, without isolation: all clients wait while a hook
+runs. A broker without hooks has no cost. `reput serve` loads the hooks that the setting ``broker_hooks`` names, from
 the entry-point group ``reput.broker_hooks``.
 """
 
@@ -33,13 +33,13 @@ TRACE_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 
 @dataclass(frozen=True)
 class TraceContext:
-    """Where a message comes from, as W3C's Trace Context says it in the properties ``traceparent`` and ``tracestate``.
+    """The trace that a message belongs to: W3C Trace Context in the properties ``traceparent`` and ``tracestate``.
 
     Attributes:
         trace_id: 32 hexadecimal digits.
         parent_id: 16 hexadecimal digits.
         flags: bit 0: sampled.
-        state: ``tracestate`` as it is.
+        state: the unchanged ``tracestate``.
     """
 
     trace_id: str
@@ -49,7 +49,7 @@ class TraceContext:
 
 
 def trace_context(properties: Mapping[str, str]) -> TraceContext | None:
-    """Return the trace context of a message; None: it has none, or none that W3C's recommendation allows.
+    """Return the trace context of a message; None: it has none, or one that W3C's recommendation does not allow.
 
     Source: W3C Trace Context, 3.2 Traceparent Header.
     """
@@ -67,8 +67,8 @@ class SentMessage:
     """One message that a client sends.
 
     Attributes:
-        properties: as the client sends them.
-        trace: None: it has no trace context.
+        properties: the properties that the client sends.
+        trace: the trace context; None: the message has none.
     """
 
     properties: Mapping[str, str]
@@ -81,10 +81,10 @@ class SendContext:
     """One request of a producer.
 
     Attributes:
-        queue_id: below 0: the broker chooses.
-        client_address: ``host:port``; "": a program on this machine.
-        messages: one, or those of a batch.
-        state: yours: what you keep here before the send is here after it.
+        queue_id: if negative, the broker chooses the queue.
+        client_address: ``host:port``; "" for a program on this machine.
+        messages: one message, or the messages of a batch.
+        state: for your own use; what you store here before the send is still here after it.
     """
 
     topic: str
@@ -101,9 +101,9 @@ class SendOutcome:
 
     Attributes:
         code: RocketMQ's response code; 0: stored.
-        message_ids: of what was stored.
-        queue_offset: of the first message; None: nothing was stored.
-        remark: why not.
+        message_ids: ids of the stored messages.
+        queue_offset: queue offset of the first message; None: nothing was stored.
+        remark: why nothing was stored.
     """
 
     code: int
@@ -117,7 +117,7 @@ class ConsumeContext:
     """Messages on their way to a consumer.
 
     Attributes:
-        records: in the order of the queue; `trace_context` of their properties gives their traces.
+        records: in the order of the queue. Call `trace_context` with a record's properties for its trace.
     """
 
     group: str
@@ -129,12 +129,12 @@ class ConsumeContext:
 
 @dataclass(frozen=True)
 class ConsumeOutcome:
-    """What a consumer says of the messages that it has got.
+    """The progress that a consumer reports.
 
     Attributes:
-        topic: "": the consumer names the message by its place in the log alone.
-        queue_offset: up to here the group has consumed the queue; None: one message has failed.
-        commit_log_offset: of the message that is to come again; None: the group has consumed.
+        topic: "" if the consumer identifies the message only by its commit-log offset.
+        queue_offset: offset up to which the group has consumed the queue; None: one message has failed.
+        commit_log_offset: offset of the failed message, which comes again; None: the group has consumed.
     """
 
     group: str
@@ -147,10 +147,10 @@ class ConsumeOutcome:
 
 @hookspec
 def reput_before_send(context: SendContext) -> None:
-    """Look at what a producer sends, before any of it is stored.
+    """Inspect a producer's messages before they are stored.
 
     Called on the thread of the broker's loop, once for each request. An exception refuses the request: the client gets
-    its text, with code 16 for a `PermissionError` and with code 1 for any other, which is logged.
+    the exception's text, with code 16 for a `PermissionError`, and with code 1 for others, which are logged.
 
     Source: RocketMQ broker, SendMessageHook.sendMessageBefore.
     """
@@ -158,7 +158,7 @@ def reput_before_send(context: SendContext) -> None:
 
 @hookspec
 def reput_after_send(context: SendContext, outcome: SendOutcome) -> None:
-    """Look at the answer to a producer.
+    """Inspect the answer to a producer.
 
     Called on the thread of the broker's loop, before the answer is sent, and also if the request was refused.
     The host logs an exception, and the answer is sent.
@@ -169,7 +169,7 @@ def reput_after_send(context: SendContext, outcome: SendOutcome) -> None:
 
 @hookspec
 def reput_before_consume(context: ConsumeContext) -> None:
-    """Look at messages before they are sent to a consumer.
+    """Inspect messages before they are sent to a consumer.
 
     Called on the thread of the broker's loop, once for each pull that has found messages. An exception refuses the pull
     as in `reput_before_send`; the consumer asks again.
@@ -180,9 +180,9 @@ def reput_before_consume(context: ConsumeContext) -> None:
 
 @hookspec
 def reput_after_consume(outcome: ConsumeOutcome) -> None:
-    """Look at what a consumer says: that it has consumed a queue up to an offset, or that a message has failed.
+    """Inspect a consumer's report: it has consumed a queue up to an offset, or a message has failed.
 
-    Called on the thread of the broker's loop, when the broker has taken it in. The host logs an exception.
+    Called on the thread of the broker's loop, after the broker has processed the report. The host logs an exception.
 
     Source: RocketMQ broker, ConsumeMessageHook.consumeMessageAfter.
     """

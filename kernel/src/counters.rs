@@ -1,11 +1,11 @@
-//! How many messages went this way, for tests and for whoever asks whether the kernel is in use.
+//! Counts the messages that the kernel has put, for tests and for checking whether the kernel is in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// What a message came by.
+/// The call through which a message was put.
 #[derive(Clone, Copy)]
 pub enum Way {
     /// `put`.
@@ -30,12 +30,12 @@ const NAMES: [&str; 8] =
     ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check"];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
-/// Count *messages* that went this way.
+/// Count *messages* that were put through one kind of call.
 pub fn count(way: Way, messages: usize) {
     COUNTS[way as usize].fetch_add(messages as u64, Ordering::Relaxed);
 }
 
-/// Return how many messages of this process the kernel has taken, by the way they came.
+/// Return how many messages of this process the kernel has put, by kind of call.
 #[pyfunction]
 pub fn counts(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let counts = PyDict::new(py);

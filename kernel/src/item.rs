@@ -1,4 +1,4 @@
-//! Item: what is stored of one message, whoever sent it.
+//! Item: the stored part of one message, from the program or from a client.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use crate::known::KnownTopic;
 /// The queue of a message.
 #[derive(Clone, Copy)]
 pub enum Queue {
-    /// The one with this id.
+    /// The queue with this id.
     Id(i32),
-    /// The next in turn of so many.
+    /// The next queue in turn, of this number of queues.
     Turn(i64),
 }
 
-/// What is stored of one message, but for its place and time.
+/// The stored part of one message, without its place and time.
 pub struct Item<'a> {
     /// Its topic.
     pub topic: Arc<KnownTopic>,
@@ -29,7 +29,7 @@ pub struct Item<'a> {
     pub uniq_key: Option<&'a [u8]>,
     /// For the row.
     pub keys: &'a [u8],
-    /// As the row has it: -1: the message has none.
+    /// For the row; -1 if the message has no keys.
     pub keys_size: i16,
     /// The row's texts contain the properties.
     pub carries_properties: bool,

@@ -1,6 +1,6 @@
-//! What puts look up again and again: topics and tags, by the identity of their text.
+//! A cache of topics and tags, which puts look up again and again, by the identity of their text.
 //!
-//! Texts of Python are immutable, and an entry keeps its text alive, so the same address is the same text.
+//! Python's texts are immutable, and an entry keeps its text alive, so an equal address means the same text.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,27 +8,27 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
-/// Entries of a table. A program that alternates between more texts looks them up in Python's dictionaries.
+/// Entries of a table. If a program alternates between more texts, some are looked up in Python's dictionaries.
 const KNOWN_MAX: usize = 64;
 
 /// A topic of the writer, `Topic` of `reput/store/writer/topic_table.py`.
 pub struct KnownTopic {
-    /// The object itself.
+    /// The `Topic` object.
     pub object: Py<PyAny>,
     /// Its name.
     pub name: Py<PyAny>,
-    /// Size and name, as a record has them.
+    /// Size and name, in the form of records.
     pub field: Py<PyBytes>,
-    /// Of its records.
+    /// The magic code of the topic's records.
     pub magic_code: u32,
     /// Queue id → next queue offset.
     pub offsets: Py<PyDict>,
-    /// Queue id → the list of this one queue.
+    /// Queue id → a list of only this queue.
     pub queues: Py<PyDict>,
 }
 
 impl KnownTopic {
-    /// Read the topic of this name; `None`: the writer has not met it.
+    /// Read the topic of this name; `None`: the writer has not used it yet.
     pub fn find(topics: &Bound<'_, PyDict>, name: &Bound<'_, PyAny>) -> PyResult<Option<KnownTopic>> {
         let py = name.py();
         let Some(topic) = topics.get_item(name)? else { return Ok(None) };
@@ -43,7 +43,7 @@ impl KnownTopic {
     }
 }
 
-/// What tags make of a record, `TagsField` of `reput/store/writer/message_preparer.py`.
+/// The tags of a record, `TagsField` of `reput/store/writer/message_preparer.py`.
 pub struct KnownTags {
     /// Their code in rows and consume queues.
     pub code: i64,
@@ -66,12 +66,12 @@ impl KnownTags {
     }
 }
 
-/// A small table by the identity of a text, or of None.
+/// A small table whose keys are texts, or Python's None, compared by identity.
 pub struct KnownTable<T> {
     entries: Mutex<Vec<Option<Entry<T>>>>,
 }
 
-/// What was found for a text.
+/// A text, and the value that was found for it.
 type Entry<T> = (Py<PyAny>, Arc<T>);
 
 impl<T> KnownTable<T> {
@@ -80,14 +80,14 @@ impl<T> KnownTable<T> {
         KnownTable { entries: Mutex::new((0..KNOWN_MAX).map(|_| None).collect()) }
     }
 
-    /// Return the entry of *text*, or what *find* finds for it. `None`: it finds nothing, or *text* is none.
+    /// Return the entry of *text*, or the result of *find*. `None`: *find* has no result, or *text* is not a text.
     pub fn get(
         &self,
         text: &Bound<'_, PyAny>,
         find: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<Option<T>>,
     ) -> PyResult<Option<Arc<T>>> {
         let number = (text.as_ptr() as usize >> 4) % KNOWN_MAX;
-        // The mutex is never held while Python code may run, so no thread waits for it with the interpreter's lock.
+        // The mutex is never held while Python code may run, so no thread that has the interpreter's lock waits for it.
         if let Some((key, entry)) = &self.entries.lock().expect("no panic holds it")[number]
             && key.is(text)
         {

@@ -1,7 +1,7 @@
 //! reput's kernel: the compiled way of what costs most, on the boundary of the encoder and the record layout.
 //!
-//! `reput/kernel.py` decides whether it is used. Each function returns None for what is not plain; that goes the
-//! Python way, so there is one store, with one set of errors.
+//! `reput/kernel.py` decides whether it is used. Each function returns None for a case that it does not handle; Python
+//! then does the work, so there is one store with one set of errors.
 
 mod cached_file;
 mod counters;
@@ -54,7 +54,7 @@ mod ids {
     use pyo3::types::{PyBytes, PyList};
     use std::fmt::Write;
 
-    /// Return the ids of these results, joined by commas: address and place, upper-case hex.
+    /// Return the ids of these results, joined by commas. An id is address and place in upper-case hex.
     #[pyfunction]
     pub fn message_ids(results: &Bound<'_, PyList>) -> PyResult<String> {
         let py = results.py();

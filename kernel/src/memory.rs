@@ -16,13 +16,13 @@ pub const WORD_SIZE: usize = 4;
 #[repr(C, packed)]
 struct Word(u32);
 
-/// A writable run of bytes that other processes read, for as long as it is held.
+/// Writable bytes that other processes read, valid for as long as this object lives.
 ///
-/// It holds an export of the Python object's buffer: while it lives, nobody can unmap the file. The interpreter's lock is
-/// held throughout, for `'py`, and must not be given away before it is dropped, or a thread that closes the store meets
-/// a mapping in use.
+/// The object holds an export of the Python object's buffer, so the file cannot be unmapped. The interpreter's lock is
+/// held for all of `'py`. Do not release the lock before this object is dropped: another thread might then close the
+/// store, and fail because its mapping is in use.
 pub struct SharedMemory<'py> {
-    /// Kept for its export, which ends with it.
+    /// Keeps the buffer's export alive.
     _buffer: PyBuffer<u8>,
     address: *mut u8,
     size: usize,

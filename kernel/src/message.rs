@@ -1,7 +1,7 @@
-//! Plain messages of the program: no more than keys, and a topic and tags that the writer has met.
+//! Plain messages of the program: they have at most keys, and a topic and tags that the writer has used before.
 //!
-//! The rules are those of the short way in `MessagePreparer.prepare`. A message that breaks a limit is not plain, so
-//! that Python says what is wrong with it.
+//! The rules are those of the fast path in `MessagePreparer.prepare`. A message that breaks a limit is not plain, so
+//! Python handles it and raises the error.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTags, KnownTopic};
 
-/// Characters of all keys; longer ones are checked in Python.
+/// Maximum number of characters in all keys together; longer keys are checked in Python.
 const PLAIN_KEYS_MAX: usize = 4096;
 const KEYS_BEGIN: &[u8] = b"KEYS\x01";
 const KEYS_END: &[u8] = b"\x02";
 
-/// The keys of a message, as they are stored.
+/// The keys of a message in their stored form.
 enum Keys<'py> {
     None,
     One(Bound<'py, PyString>),
@@ -34,7 +34,7 @@ pub struct PlainMessage<'py> {
     tags: Arc<KnownTags>,
 }
 
-/// Return the number that *object* is if it is an `int`, and no subclass, of 32 bits.
+/// Return the value of *object* if it is exactly an `int`, of at most 32 bits.
 fn plain_int(object: &Bound<'_, PyAny>) -> Option<i32> {
     if object.is_exact_instance_of::<PyInt>() { object.extract().ok() } else { None }
 }
@@ -75,7 +75,7 @@ impl<'py> PlainMessage<'py> {
         Ok(Some(PlainMessage { topic, queue, flag, body, keys, tags }))
     }
 
-    /// Return what is stored of the message; `None`: it is too long.
+    /// Return the stored part of the message; `None`: it is too long.
     pub fn item(&self, py: Python<'py>, body_size_max: usize) -> PyResult<Option<Item<'_>>> {
         let body = self.body.as_bytes();
         let data = self.tags.data.bind(py).as_bytes();
@@ -126,9 +126,9 @@ impl<'py> Keys<'py> {
         let mut texts = Vec::with_capacity(several.len());
         for key in several {
             let Ok(text) = key.cast_into_exact::<PyString>() else { return Ok(None) };
-            // An error: it has a lone surrogate.
+            // The conversion fails if the text has a lone surrogate.
             let Ok(key) = text.to_str() else { return Ok(None) };
-            // One with a blank would be stored as several keys, and is refused.
+            // A key with a blank would be stored as several keys, so Python refuses it.
             if key.contains(' ') || !(key.is_empty() || is_plain(&text)?) {
                 return Ok(None);
             }
@@ -155,7 +155,7 @@ impl<'py> Keys<'py> {
     }
 }
 
-/// Tell whether *text* is printable, as Python has it, neither empty nor too long.
+/// Tell whether *text* is printable in Python's sense, not empty and not too long.
 fn is_plain(text: &Bound<'_, PyString>) -> PyResult<bool> {
     let Ok(data) = text.to_str() else { return Ok(false) };
     if data.is_ascii() {

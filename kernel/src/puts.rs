@@ -1,11 +1,11 @@
 //! KernelPuts: puts that cannot fail, for one `Appender` of `reput/store/writer/appender.py`.
 //!
-//! The writer's state stays in its Python objects; here a put reads it, and moves it as a whole. Whatever is not plain -
-//! a refusal, a message that breaks a limit, a segment that is full, a lock that another thread holds - returns None
-//! before anything has changed, and goes the Python way, which knows every error.
+//! The writer's state stays in its Python objects; a put reads the state here, and changes it as a whole. In every other
+//! case - a message that breaks a limit, a full segment, a lock that another thread holds - a put returns None before
+//! anything has changed. The caller then puts the message in Python ("the Python way"), which raises every error.
 //!
-//! No Python code runs between the first byte that is written and the last position that moves, so neither Ctrl-C nor
-//! another thread meets a put half done.
+//! No Python code runs between the first byte that is written and the last position that changes, so neither Ctrl-C nor
+//! another thread sees half a put.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -42,7 +42,7 @@ pub struct KernelPuts {
     records_type: Py<PyAny>,
     store_error: Py<PyAny>,
     put_ok: Py<PyAny>,
-    /// None: the system's own clock.
+    /// None: use the system's clock.
     clock: Option<Py<PyAny>>,
     head: Head,
     body_size_max: usize,
@@ -51,13 +51,13 @@ pub struct KernelPuts {
     known_tags: KnownTable<KnownTags>,
 }
 
-/// When a put was called.
+/// The time at which a put was called.
 enum Called {
     At(Instant),
     Told(f64),
 }
 
-/// The put lock, held; released at the end, whatever happens.
+/// The held put lock; released when this is dropped, also after an error.
 struct PutLock<'a, 'py> {
     release: &'a Bound<'py, PyAny>,
 }
@@ -70,7 +70,7 @@ impl Drop for PutLock<'_, '_> {
     }
 }
 
-/// What one put of one or several items has changed.
+/// The result of one put of one or several items.
 struct Appended<'py> {
     results: Vec<Bound<'py, PyAny>>,
     records: Bound<'py, PyAny>,
@@ -86,11 +86,11 @@ struct RunQueue {
 
 #[pymethods]
 impl KernelPuts {
-    /// Serve *appender*, whose log is a mapping.
+    /// Put for *appender*, whose log is a mapped file.
     ///
-    /// The types are those that the Python way makes: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
-    /// of a result, and the error that a refusal of the disk is. *clock* is asked for the time, if it is not the
-    /// system's.
+    /// The types are those that the Python way uses: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
+    /// of a result, and the class of the error for a full or failing disk. *clock* gives the time; None: the system's
+    /// clock does.
     #[new]
     fn new(
         appender: &Bound<'_, PyAny>,
@@ -217,12 +217,12 @@ impl KernelPuts {
 }
 
 impl KernelPuts {
-    /// Tell whether the writer adds nothing to a message.
+    /// Tell whether the writer stores messages without additions.
     fn is_plain_writer(&self, py: Python<'_>) -> PyResult<bool> {
         self.preparer.bind(py).getattr(intern!(py, "is_plain"))?.is_truthy()
     }
 
-    /// Return the topic of this name; `None`: the writer has not met it.
+    /// Return the topic of this name; `None`: the writer has not used it yet.
     fn topic(&self, name: &Bound<'_, PyAny>) -> PyResult<Option<Arc<KnownTopic>>> {
         self.known_topics.get(name, |name| KnownTopic::find(self.topics.bind(name.py()), name))
     }
@@ -244,12 +244,12 @@ impl KernelPuts {
         )
     }
 
-    /// Return when a put was called.
+    /// Return the time at which a put was called.
     fn monotonic(&self, py: Python<'_>) -> PyResult<Called> {
         if self.clock.is_none() { Ok(Called::At(Instant::now())) } else { Ok(Called::Told(self.told_monotonic(py)?)) }
     }
 
-    /// Return what the appender's clock says, in seconds.
+    /// Return the time of the appender's clock, in seconds.
     fn told_monotonic(&self, py: Python<'_>) -> PyResult<f64> {
         self.appender.bind(py).call_method0(intern!(py, "monotonic"))?.extract()
     }
@@ -269,7 +269,7 @@ impl KernelPuts {
 
     /// Append *items* as one run and publish them; `None`: nothing has changed, and they go the Python way.
     ///
-    /// *is_batch*: the run as a whole is not larger than a record may be; else it is split, in Python.
+    /// *is_batch*: return `None` if the whole run is larger than a record may be, because Python then splits it.
     fn append<'py>(
         &self,
         py: Python<'py>,
@@ -297,7 +297,7 @@ impl KernelPuts {
         let release = self.release.bind(py);
         let lock = PutLock { release };
         let Some(appended) = self.append_run(py, head, items, size)? else { return Ok(None) };
-        // Python code: Ctrl-C may come here, as between the record and the publication of the Python way.
+        // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python way.
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
         publisher.call_method1(intern!(py, "publish"), (appended.records,))?;
         drop(lock);
@@ -422,7 +422,7 @@ impl KernelPuts {
         Ok(Some(Appended { results, records }))
     }
 
-    /// Have room up to *end* made in the present segment; false: it ends before, or the disk refused.
+    /// Make room up to *end* in the present segment; false: the segment ends before, or the disk has no room.
     fn made_safe(&self, log: &Bound<'_, PyAny>, end: i64) -> PyResult<bool> {
         let py = log.py();
         if end > log.getattr(intern!(py, "limit"))?.extract()? {
@@ -430,7 +430,7 @@ impl KernelPuts {
         }
         match log.call_method1(intern!(py, "make_safe"), (end,)) {
             Ok(_) => Ok(true),
-            // The Python way asks again, and raises it.
+            // The Python way asks again, and raises the error.
             Err(error) if error.is_instance(py, self.store_error.bind(py)) => Ok(false),
             Err(error) => Err(error),
         }
@@ -447,7 +447,7 @@ impl KernelPuts {
         if now <= before {
             return Ok(before);
         }
-        // The origin that the Python way keeps is of the time before.
+        // The head that the Python way caches has the former time.
         appender.setattr(intern!(py, "origin_head"), py.None())?;
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)
@@ -484,7 +484,7 @@ fn queue_id_of(py: Python<'_>, item: &Item<'_>) -> PyResult<i32> {
     }
 }
 
-/// What is gathered of a run while its records are written.
+/// The data that is gathered while the records of a run are written.
 struct Run {
     queues: Vec<RunQueue>,
     latest: usize,
@@ -503,7 +503,7 @@ impl Run {
         if self.queues.get(self.latest).is_some_and(is_it) {
             return Ok(self.latest);
         }
-        // Few queues: a batch has one or some.
+        // A linear search: a batch has few queues.
         if let Some(index) = self.queues.iter().position(is_it) {
             self.latest = index;
             return Ok(index);
@@ -535,10 +535,10 @@ impl Run {
         self.rows.extend_from_slice(&row(head, numbers, item.tags_code, queue_index, &sizes));
     }
 
-    /// Return (topic, queue id) of each queue, as a publisher gets them.
+    /// Return (topic, queue id) of each queue, in the form that publishers expect.
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let [queue] = &self.queues[..] {
-            // One list serves all puts to a queue: publishers compare them.
+            // All puts to a queue share one list, because publishers compare these lists.
             let queues = queue.topic.queues.bind(py);
             if let Some(names) = queues.get_item(queue.queue_id)? {
                 return Ok(names);
@@ -555,11 +555,11 @@ impl Run {
         PyTuple::new(py, [queue.topic.name.bind(py).clone(), queue.queue_id.into_pyobject(py)?.into_any()])
     }
 
-    /// Move the next queue offsets behind the run; all or none.
+    /// Advance the next queue offsets past the run: all of them or none.
     fn move_offsets(&self, py: Python<'_>) -> PyResult<()> {
         for (number, queue) in self.queues.iter().enumerate() {
             if let Err(error) = queue.topic.offsets.bind(py).set_item(queue.queue_id, queue.next_offset) {
-                // Want of memory: the offsets before are taken back. Their entries exist, so that succeeds.
+                // Out of memory: set the offsets before this one back. Their entries exist, so that cannot fail.
                 for moved in &self.queues[..number] {
                     let count = self.row_count(moved);
                     moved.topic.offsets.bind(py).set_item(moved.queue_id, moved.next_offset - count)?;

@@ -1,10 +1,10 @@
-//! The record's header and the dispatch row, out of plain numbers and bytes. No Python, no memory of others.
+//! Builds the record's header and the dispatch row from plain numbers and bytes, without Python and shared memory.
 //!
 //! `reput/store/record/layout.py` draws the record, `reput_hooks/dispatch.py` the row.
 
 /// Bytes of a dispatch row.
 pub const ROW_SIZE: usize = 64;
-/// Bytes of the largest header: both hosts IPv6.
+/// Bytes of the largest header, in which both hosts are IPv6 addresses.
 const HEADER_SIZE_MAX: usize = 112;
 const IPV4_HOST_SIZE: usize = 8;
 const IPV6_HOST_SIZE: usize = 20;
@@ -17,7 +17,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Return the host with this stored form; `None`: its size is that of no host.
+    /// Return the host with this stored form; `None`: no host has such a size.
     pub fn new(data: &[u8]) -> Option<Host> {
         if data.len() != IPV4_HOST_SIZE && data.len() != IPV6_HOST_SIZE {
             return None;
@@ -33,10 +33,10 @@ impl Host {
     }
 }
 
-/// The fields of a record besides its message, as `RecordHead` of the encoder has them.
+/// The fields of a record that do not come from its message: `RecordHead` of the encoder.
 #[derive(Clone)]
 pub struct Head {
-    /// With the bits that say how large the hosts are.
+    /// Includes the bits for the sizes of the hosts.
     pub sys_flag: i32,
     /// `None` stands for the store time.
     pub born_timestamp: Option<i64>,
@@ -46,7 +46,7 @@ pub struct Head {
     pub store_host: Host,
     /// Deliveries to consumers that sent the message back.
     pub reconsume_times: i32,
-    /// Of a committed message, where its half message lies.
+    /// In a committed message, the offset of its half message.
     pub prepared_transaction_offset: i64,
 }
 
@@ -67,11 +67,11 @@ pub struct Numbers {
     pub crc: u32,
     /// The queue of the topic.
     pub queue_id: i32,
-    /// The user's own.
+    /// A number for the user's own purposes.
     pub flag: i32,
-    /// Units of the consume queue.
+    /// Offset in units of the consume queue.
     pub queue_offset: i64,
-    /// Of this very record.
+    /// Commit-log offset of this record.
     pub commit_log_offset: i64,
     /// Milliseconds since 1970.
     pub store_timestamp: i64,
@@ -118,9 +118,9 @@ impl Header {
     }
 }
 
-/// What the texts of a row contain: sizes in their order, -1: not there.
+/// Sizes of the texts of a row, in their order; -1: the text is missing.
 pub struct TextSizes {
-    /// All texts together.
+    /// Size of all texts together.
     pub texts: i32,
     /// The unique key.
     pub uniq_key: i16,
@@ -144,7 +144,7 @@ pub fn row(head: &Head, numbers: &Numbers, tags_code: i64, queue_index: i32, tex
     row[52..56].copy_from_slice(&texts.texts.to_le_bytes());
     row[56..58].copy_from_slice(&texts.uniq_key.to_le_bytes());
     row[58..60].copy_from_slice(&texts.keys.to_le_bytes());
-    // No multi-dispatch goes this way.
+    // The kernel does not put messages with multi-dispatch.
     row[60..62].copy_from_slice(&(-1i16).to_le_bytes());
     row[62..64].copy_from_slice(&texts.properties.to_le_bytes());
     row

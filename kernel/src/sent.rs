@@ -1,4 +1,4 @@
-//! Batches that clients send: their messages, and what the properties of each say. No Python.
+//! Batches that clients send: reads their messages and properties, without Python.
 //!
 //! Source: RocketMQ common, MessageDecoder.encodeMessages; `reput/broker/requests/sent_message.py`.
 
@@ -14,7 +14,7 @@ const FLAG_AT: usize = 12;
 const BODY_SIZE_AT: usize = 16;
 const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
-/// Properties that ask for more than to be stored, and those that a broker sets. `SPECIAL` of `sent_message.py`.
+/// Properties with an effect beyond being stored, and those that the broker sets: `SPECIAL` of `sent_message.py`.
 const SPECIAL: [&[u8]; 13] = [
     b"DELAY",
     b"TRAN_MSG",
@@ -31,7 +31,7 @@ const SPECIAL: [&[u8]; 13] = [
     b"CLUSTER",
 ];
 
-/// What a properties string says to dispatchers.
+/// The properties that dispatchers get.
 #[derive(Clone, Copy, Default)]
 pub struct Named<'a> {
     tags: Option<&'a str>,
@@ -40,7 +40,7 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Return what *later* says, and where it says nothing, this.
+    /// Return the properties of *later*, completed by those of `self`.
     fn overridden_by(self, later: &Named<'a>) -> Named<'a> {
         Named {
             tags: later.tags.or(self.tags),
@@ -50,14 +50,14 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Return what the properties of a batch say; `None`: its messages are decoded in Python.
+/// Return the properties of a batch for dispatchers; `None`: the batch must be decoded in Python.
 pub fn added_properties(data: &[u8]) -> Option<Named<'_>> {
     if data.is_empty() { Some(Named::default()) } else { plain_properties(data) }
 }
 
-/// Return what *data* says; `None`: it is not stored as it is.
+/// Return the properties in *data* for dispatchers; `None`: *data* cannot be stored unchanged.
 ///
-/// That is so if a piece is none to RocketMQ or stands twice, or if one asks for more than to be stored.
+/// It cannot if RocketMQ would ignore a piece, if a name occurs twice, or if a property has an effect of its own.
 fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
     if data.contains(&0) {
         return None;
@@ -90,7 +90,7 @@ fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
     Some(named)
 }
 
-/// Return the items of a batch for one queue; `None`: it is broken, or one of its messages is not plain.
+/// Return the items of a batch for one queue; `None`: the batch is broken, or one of its messages is not plain.
 pub fn sent_items<'a>(
     body: &'a [u8],
     topic: &Arc<KnownTopic>,

@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
             )
         if options.ending_offset == EARLIEST:
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
-        # Taken before the query's filters, which may name any topic, are added.
+        # Note the options' topics before the query's filters are added, because filters may name any topic.
         self.topics = asked_topics(options.table.row_filter)
         self.options = with_times(with_columns(options, schema))
 
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
         end = table.find_durable_end() if options.reads == "durable" else table.find_end()
         begin, until = table.offset_min, end
         if options.starting_timestamp is None and options.starting_offset is not None and options.starting_offset >= 0:
-            # With schemaMode=ranges consecutive ranges must be contiguous, so the offset is taken as it is.
+            # With schemaMode=ranges, consecutive ranges must be contiguous, so the offset is used unchanged.
             begin = options.starting_offset
             if options.schema_mode != "ranges":
                 begin = table.aligned(begin, end)

@@ -1,8 +1,8 @@
 """Column pruning: queries of a session read only the columns that they use.
 
-Spark offers its Python sources no interface for this. It does let a session add rules to its optimizer, in Java; the
-one here, `ColumnPruning.java`, is compiled by the compiler that Spark brings along. Without a JVM in this program
-(Spark Connect) the option ``columns`` does the same by hand.
+Spark has no interface for this in Python sources, but a session can add rules in Java to its optimizer. The rule
+`ColumnPruning.java` is compiled by the compiler that is part of Spark. If this program has no JVM (Spark Connect),
+users name the columns with the option ``columns`` instead.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def prune_columns(spark: SparkSession) -> bool:
     try:
         rule = compiled_rule(spark)
     except Exception as error:
-        # Queries give the same rows without it.
+        # Without the rule, queries return the same rows.
         logger.warning(
-            "queries of this Spark read all columns; name those wanted in the option columns: error=%s",
+            "queries of this Spark read all columns; name the wanted ones in the option columns: error=%s",
             str(error).strip().partition("\n")[0],
         )
         return False

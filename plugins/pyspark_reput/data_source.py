@@ -56,7 +56,7 @@ class DefaultSource(DataSource):
         return "reput"
 
     def parsed(self, schema: StructType | None = None) -> ReadOptions:
-        """Return the checked options; those that a table's *schema* keeps stand behind those given now."""
+        """Return the checked options. Options given now override those that a table's *schema* keeps."""
         kept = {} if schema is None else kept_options(schema)
         return parse_options({**kept, **self.given})
 

@@ -51,9 +51,9 @@ Bounds = tuple[int | None, int | None]
 
 
 def push_filter(condition: Filter, wanted: RowFilter, schema_mode: str) -> RowFilter | None:
-    """Return *wanted* narrowed by *condition*, None if a header is not enough to evaluate it exactly."""
+    """Return *wanted* narrowed by *condition*; None if a header is not enough to evaluate the condition exactly."""
     column = ".".join(getattr(condition, "attribute", ()))
-    # Spark adds this one to every comparison; left to Spark, it would need the column.
+    # Spark adds this filter to every comparison. If Spark evaluated it, it would need the column.
     if isinstance(condition, IsNotNull) and column in NEVER_NULL.get(schema_mode, ()):
         return wanted
     set_field = SET_FIELDS.get(schema_mode, {}).get(column)

@@ -1,12 +1,12 @@
-"""Lag of a stream behind the log, as it stands in Spark's progress reports.
+"""Lag of a stream behind the log, in Spark's progress reports.
 
-Spark takes no metrics from a Python source, but it reports the latest offset that the source names. The position there
-carries the lag after the micro-batch of the report:
+Spark accepts no metrics from a Python source, but it reports the latest offset that the source returns. The position in
+this offset carries the lag after the micro-batch of the report:
 
-    "lag": {"bytes": <of the log>, "records": <that would be rows>, "exact": <whether they were counted>,
+    "lag": {"bytes": <of the log>, "records": <number that would be rows>, "exact": <whether they were counted>,
             "seconds": <since the oldest of them was stored>}
 
-`stream_lag` takes it out of a query or of a progress, so a `StreamingQueryListener` can send it anywhere.
+`stream_lag` reads the lag from a query or a progress report, so a `StreamingQueryListener` can forward it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class StreamLag(msgspec.Struct, frozen=True):
     """How far a stream is behind the log.
 
     Attributes:
-        bytes: of the log, of all topics.
-        records: that would be rows of the stream.
+        bytes: bytes of the log, for all topics.
+        records: number of records that would be rows of the stream.
         exact: whether *records* were counted; else they are estimated.
-        seconds: since the first record that the stream has not read was stored; 0 if it has read all.
+        seconds: time since the first record that the stream has not read was stored; 0 if it has read all records.
     """
 
     bytes: int
@@ -38,7 +38,7 @@ class StreamLag(msgspec.Struct, frozen=True):
 
 
 def reported_lag(table: LogTable, begin: int, end: int, wanted: RowFilter) -> dict[str, Any]:
-    """Return the lag of a stream that has read the log up to *begin*; *wanted*: which records are its rows."""
+    """Return the lag of a stream that has read the log up to *begin*; *wanted* selects the stream's records."""
     begin = max(begin, table.offset_min)
     lag = table.lag(begin, max(begin, end), wanted)
     reported: dict[str, Any] = msgspec.to_builtins(StreamLag(lag.byte_count, lag.messages, lag.exact, lag.seconds))
@@ -46,7 +46,7 @@ def reported_lag(table: LogTable, begin: int, end: int, wanted: RowFilter) -> di
 
 
 def stream_lag(reported: Any) -> list[StreamLag]:
-    """Return the lag of each source of reput in a streaming query, or in one of its progress reports.
+    """Return the lag of each reput source in a streaming query, or in one of its progress reports.
 
     Args:
         reported: a `StreamingQuery`, whose last report counts, or a `StreamingQueryProgress`.

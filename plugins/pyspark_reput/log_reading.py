@@ -46,7 +46,7 @@ def with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:
     replace = msgspec.structs.replace
     table = replace(options.table, row_format=replace(options.table.row_format, columns=columns))
     if options.verifies_what_is_read and BODY_COLUMNS.isdisjoint(columns):
-        # Not even read into the processor's cache, which is most of what such a query would cost.
+        # The bodies are not even read into the processor's cache; reading them would be most of the query's cost.
         table = replace(table, verify_crc="tail")
     return replace(options, table=table)
 
@@ -80,7 +80,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         if options.schema_mode != "damage":
             yield from batches
             del table, batches
-            # Otherwise Arrow keeps the memory for as long as Spark keeps the worker process.
+            # Release memory; otherwise Arrow keeps it for as long as Spark keeps the worker process.
             pa.default_memory_pool().release_unused()
             return
         for _ in batches:

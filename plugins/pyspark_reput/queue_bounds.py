@@ -1,7 +1,7 @@
-"""Bounds of single queues that are found in the log: from a time on, up to a time, from the end on.
+"""Bounds of single queues that must be looked up in the log: from a time on, up to a time, or from the end on.
 
-They are kept as commit-log offsets, which hold for every reader of the log: a record of the queue is a row if it begins
-in [begin, until). None: no bound.
+Bounds are commit-log offsets, which mean the same to every reader of the log: a record of the queue is a row if it
+begins in [begin, until). None: no bound.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Places = dict[Queue, tuple[int | None, int | None]]
 
 
 def starting_places(table: LogTable, options: ReadOptions, begin: int, end: int) -> Places:
-    """Return where the queues begin that the options let begin at a time or at their end.
+    """Return the begin of each queue for which the options give a starting time or its end.
 
     Raises:
-        ConfigError: a queue has no record at or after its time, and the strategy is not to begin at the end then.
+        ConfigError: a queue has no record at or after its time, and the strategy is ``error``.
     """
     places: Places = dict.fromkeys(options.latest_queues, (end, None))
     offsets = {time: table.offset_of_time(time, begin, end) for time in set(options.starting_times.values())}
@@ -49,19 +49,19 @@ def starting_places(table: LogTable, options: ReadOptions, begin: int, end: int)
 
 
 def ending_places(table: LogTable, options: ReadOptions, begin: int, end: int) -> Places:
-    """Return where the queues end that the options let end at a time; where no record is later, they do not end."""
+    """Return the end of each queue for which the options give an ending time, unless no record is later."""
     return {queue: (None, table.offset_of_time(time, begin, end)) for queue, time in options.ending_times.items()}
 
 
 def joined_places(starting: Places, ending: Places) -> Places:
-    """Return both kinds of bounds as one."""
+    """Combine both kinds of bounds."""
     nothing = (None, None)
     queues = {**starting, **ending}
     return {queue: (starting.get(queue, nothing)[0], ending.get(queue, nothing)[1]) for queue in queues}
 
 
 def bounded(row_filter: RowFilter, places: Places) -> RowFilter:
-    """Return *row_filter* with these bounds added to those it has."""
+    """Return *row_filter* with the bounds *places* added."""
     if not places:
         return row_filter
     ranges = dict(row_filter.queue_ranges or {})

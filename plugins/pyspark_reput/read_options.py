@@ -70,13 +70,13 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         columns: names of the columns to read, in this order; None: all, or those of a schema.
         starting_offset, ending_offset: commit-log offsets, or `EARLIEST` or `LATEST`; None: not given.
-        starting_timestamp, ending_timestamp: ms; they win over offsets.
-        latest_if_no_record_is_later: begin at the end if the starting time is after the last record; else that is an
+        starting_timestamp, ending_timestamp: ms; they override offsets.
+        latest_if_no_record_is_later: begin at the end if the starting time is after the last record; false: raise an
             error.
         starting_times, ending_times: (topic, queue id) to ms. Queues not in them have no such bound.
         latest_queues: (topic, queue id) of the queues that a stream begins at their end.
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts rows.
-        min_offsets_per_trigger: a micro-batch waits for as many rows, but at most max_trigger_delay_ms.
+        min_offsets_per_trigger: a micro-batch waits for this many rows, but at most for max_trigger_delay_ms.
         verifies_what_is_read: bodies that no column needs are not compared with their CRCs.
         store_id: the store's id in the checkpoint of a stream; None: recognise it by its own id, or by the marks.
     """
@@ -114,7 +114,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     given = OptionStrings(options)
     starting_timestamp = given.optional_number("startingTimestamp")
     ending_timestamp = given.optional_number("endingTimestamp")
-    # As in Kafka's source a time for all wins over times by queue, and those over offsets.
+    # As in Kafka's source, a time for all queues overrides times by queue, and these override offsets.
     starting_times = given.times("startingOffsetsByTimestamp") if starting_timestamp is None else {}
     ending_times = given.times("endingOffsetsByTimestamp") if ending_timestamp is None else {}
     starting_offset, starting_queues = given.offsets("startingOffsets")
@@ -175,7 +175,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         max_offsets_per_trigger=max_rows,
         min_offsets_per_trigger=min_rows,
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 15 * TIME_UNITS["m"]),
-        # A damaged record that is left out must be missing whatever the columns are.
+        # A damaged record must be left out whatever the columns are.
         verifies_what_is_read=verify_crc == "read" and on_corruption == "fail",
         min_partitions=given.number("minPartitions", 1),
         split_bytes=given.size("splitBytes", 64 << 20),
@@ -248,10 +248,10 @@ class OptionStrings:
         return os.path.abspath(path)
 
     def names(self, name: str, wanted: str) -> tuple[str, ...] | None:
-        """Return names separated by commas, each once, in their order; None if the option was not given.
+        """Return a list of comma-separated names without repetitions; None if the option was not given.
 
         Raises:
-            ConfigError: it holds no name; *wanted* says what it takes.
+            ConfigError: the option holds no name; *wanted* describes its values.
         """
         value = self.text(name)
         if value is None:

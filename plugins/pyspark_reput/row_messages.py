@@ -1,4 +1,4 @@
-"""Rows as messages: which columns a frame written into a store may have, and what they become.
+"""Rows as messages: the columns that a frame may have when it is written into a store, and their meaning.
 
     topic                   string; or the option ``topic`` for all rows
     body, value             binary or string; null: no bytes
@@ -26,7 +26,7 @@ from reput.store.record.message import Message, MessageExtBrokerInner, check_top
 
 __all__ = ["check_columns", "check_types", "messages_of", "plain_rows"]
 
-# Column to its field in the staged rows. Two columns of one field are refused.
+# The field in the staged rows of each column. Two columns with the same field are refused.
 COLUMNS = {
     "topic": "topic",
     "body": "body",
@@ -93,7 +93,7 @@ def check_columns(names: list[str], topic: str | None) -> None:
         if field is None:
             if name not in GIVEN_BY_THE_STORE:
                 raise ConfigError(
-                    f"no such column of a message: column={name} columns={','.join(COLUMNS)}",
+                    f"messages have no such column: column={name} columns={','.join(COLUMNS)}",
                     "Drop it, or put it into properties.",
                 )
         elif field in seen:
@@ -174,7 +174,7 @@ def as_text(value: Any) -> str | None:
     """Return keys as text.
 
     Raises:
-        MessageIllegal: they are bytes, but not UTF-8.
+        MessageIllegal: the keys are bytes, but not UTF-8.
     """
     if not isinstance(value, bytes):
         return str(value) if value else None

@@ -1,4 +1,4 @@
-"""What a program calls with its session: `register`, `read` and `read_stream`."""
+"""The functions that a program calls with its session: `register`, `read` and `read_stream`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PUSH_DOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 def register(spark: SparkSession) -> None:
     """Let queries of this session read only the columns and the records that they use.
 
-    Without it queries give the same rows, but every column crosses into Spark, and Spark evaluates the filters.
+    Without `register`, queries return the same rows, but every column goes to Spark, and Spark evaluates the filters.
     """
     spark.conf.set(PUSH_DOWN_SETTING, "true")
     prune_columns(spark)
@@ -34,5 +34,5 @@ def read(spark: SparkSession, store: str | os.PathLike[str], **options: Any) -> 
 
 
 def read_stream(spark: SparkSession, store: str | os.PathLike[str], **options: Any) -> DataFrame:
-    """Return the log of *store* as a stream. Spark prunes no column of a stream: name those wanted in ``columns``."""
+    """Return the log of *store* as a stream. Spark prunes no columns there: name the wanted ones in ``columns``."""
     return spark.readStream.format("reput").options(**options).load(os.fspath(store))

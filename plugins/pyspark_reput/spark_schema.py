@@ -48,7 +48,7 @@ def no_such_column(name: str, options: ReadOptions, known: Iterable[str]) -> Con
 
 
 def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
-    """Return the columns of *schema*: any of the mode's, in any order.
+    """Return the columns of *schema*, which may be any columns of the mode, in any order.
 
     Raises:
         ConfigError: a column is not in the mode's schema, or has another type.

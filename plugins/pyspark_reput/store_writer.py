@@ -23,13 +23,13 @@ from reput.table.advice_notes import advice_noted
 
 __all__ = ["StoreStreamWriter", "StoreWriter", "WriteOptions"]
 
-# The last one is Spark's own, which it passes along with the others.
+# The last option is Spark's own, which Spark passes together with the others.
 OPTION_NAMES = ("path", "topic", "writeId", "checkpointLocation")
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 class WriteOptions:
-    """Where rows go: the store, the topic for all rows if they have none, and the name of this write."""
+    """The target of a write: the store, the topic of rows without one, and the name of the write."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """
@@ -60,7 +60,7 @@ class StagedRows(WriterCommitMessage):
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """Writes a batch. If the write has a ``writeId``, repeating it puts nothing."""
+    """Writes a batch. If the write has a ``writeId``, a repetition puts nothing."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options

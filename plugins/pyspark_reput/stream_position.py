@@ -1,4 +1,4 @@
-"""Positions of a stream in the log, as Spark's checkpoint keeps them, and their comparison with the log.
+"""Positions of a stream in the log, in the form of Spark's checkpoint, and their comparison with the log.
 
 A position is exclusive: everything below *offset* was read.
 
@@ -6,12 +6,12 @@ A position is exclusive: everything below *offset* was read.
      "marks": [[<commit-log offset>, <size>, <store time>, <body CRC>], ...],
      "begins": [[<topic>, <queue id>, <commit-log offset>], ...]}
 
-A checkpoint continues with the store that has its id. A store that reput never wrote has no id that survives its
-broker's retention; it gets a lasting one when reput first writes it. In both cases the marks decide, see
+A checkpoint continues with the store that has its id. If reput never wrote a store, the store has no id that survives
+the broker's retention, and it gets another id when reput first writes it. In these cases the marks decide; see
 `reput.table.log_marks`.
 
-Queues in *begins* have no row below that offset: the query began at a time or at the end of each. An entry is left out
-once the position has passed it.
+Queues in *begins* have no rows below the given offset, because the query began there at a time or at the queue's end.
+An entry is dropped once the position has passed its offset.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ OFFSET_VERSION = 1
 
 
 class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
-    """The position of a stream. *marks* cover what it has read; a position written by an older reput has none.
+    """The position of a stream. *marks* cover the log below it; a position that an older reput wrote has none.
 
-    *begins*: (topic, queue id, commit-log offset) of queues that begin behind the position.
+    *begins*: (topic, queue id, commit-log offset) of queues that begin after the position.
     """
 
     version: int
@@ -48,7 +48,7 @@ class StreamOffset(msgspec.Struct, frozen=True, rename={"version": "v"}):
 
 
 def begins_of(offset: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return where single queues begin behind a position from Spark's checkpoint."""
+    """Return the queues of a position from Spark's checkpoint that begin after the position."""
     return [(topic, queue_id, begin) for topic, queue_id, begin in offset.get("begins", ())]
 
 
@@ -71,7 +71,7 @@ class StreamPositions:
         """Return a position in the current history, in the form of Spark's checkpoint.
 
         Args:
-            begins: where single queues begin; those below the position are left out.
+            begins: begins of single queues; begins below the position are left out.
         """
         segments = self.table.segments
         known = [] if self.known is None else self.known.marks
@@ -94,7 +94,7 @@ class StreamPositions:
         """Return the commit-log offset of a position from Spark's checkpoint.
 
         Raises:
-            StoreError: it belongs to another store, or to a history that the log no longer has.
+            StoreError: the position belongs to another store, or to a history that the log no longer has.
         """
         try:
             known = msgspec.convert(offset, StreamOffset)
@@ -118,14 +118,14 @@ class StreamPositions:
             raise StoreError(
                 f"the log was cut below the checkpoint: cut_at={cut} checkpoint_offset={known.offset} "
                 f"checkpoint_epoch={known.epoch} epoch={epochs.epoch} {compared}",
-                "Remove the rows from cut_at on from what the query wrote, and start it with a new checkpoint and "
+                "Remove the rows from cut_at on from the query's output, and start the query with a new checkpoint and "
                 "startingOffsets set to cut_at.",
             )
         if compared.ahead is not None:
             raise StoreError(
                 f"the log ends before the checkpoint: log_end={log_end} checkpoint_offset={known.offset} {compared}",
                 "Restore the log that the query has read. If the log was cut, remove the rows from log_end on from "
-                "what the query wrote, and start it with a new checkpoint and startingOffsets set to log_end.",
+                "the query's output, and start the query with a new checkpoint and startingOffsets set to log_end.",
             )
         if self.known is None or known.offset > self.known.offset:
             self.known = known

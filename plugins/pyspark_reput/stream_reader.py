@@ -1,7 +1,7 @@
 """Streams: ``spark.readStream.format("reput")``.
 
-It refuses a checkpoint of another store, and one whose history the log no longer has: the log was cut below what the
-stream has read. See `stream_position`.
+A stream refuses the checkpoint of another store. It also refuses a checkpoint whose history the log no longer has,
+because the log was cut below the stream's position. See `stream_position`.
 
 `initialOffset`, `latestOffset`, `partitions` and `commit` run in one long-lived process per stream, `read` in workers.
 """
@@ -49,10 +49,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.positions: StreamPositions
         self.first: dict[str, Any] | None = None
         self.target: int | None = None
-        # The end of the last micro-batch that Spark was given, and when that was, in s of the monotonic clock.
+        # End and time of the last micro-batch that Spark was given; the time is in seconds of the monotonic clock.
         self.reached: dict[str, Any] | None = None
         self.triggered: float | None = None
-        # Begin and end of what the next micro-batch waits with, and how many rows it has.
+        # Begin, end and number of rows of the next micro-batch while it waits for more rows.
         self.counted = (0, 0, 0)
 
     def log(self) -> LogTable:
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the commit-log offset of a position from Spark's checkpoint.
 
         Raises:
-            StoreError: it belongs to another store, or to a history that the log no longer has.
+            StoreError: the position belongs to another store, or to a history that the log no longer has.
         """
         log_end = self.log().find_end()
         return self.positions.position(offset, log_end)
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.first
 
     def without_rows(self, begin: int, begins: list[tuple[str, int, int]]) -> int:
-        """Return where the first row may be, if every queue that is read has a place where it begins."""
+        """Return the lowest offset that can have a row, if every queue that is read has a begin of its own."""
         asked = self.options.table.row_filter.queues
         if not begins or asked is None or not asked <= {(topic, queue_id) for topic, queue_id, _ in begins}:
             return begin
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def find_first(self) -> int:
         """Return where a new query begins according to the options.
 
-        Only a new query requires its topics to exist; one with a checkpoint continues after their deletion.
+        Only a new query requires its topics to exist; a query with a checkpoint continues after their deletion.
 
         Raises:
             ConfigError: the store lacks a requested topic, or has no record at or after the starting time.
@@ -159,16 +159,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.reached
 
     def waits(self, begin: int, end: int, places: Places) -> bool:
-        """Return whether a micro-batch has to wait for more rows.
+        """Return whether a micro-batch must wait for more rows.
 
-        As in Kafka's source the first one of a run never waits. With AvailableNow none does, because none would follow.
+        As in Kafka's source, the first micro-batch of a run never waits. With AvailableNow none waits.
         """
         options = self.options
         if options.min_offsets_per_trigger is None or self.target is not None or self.triggered is None:
             return False
         if time.monotonic() - self.triggered >= options.max_trigger_delay_ms / 1000:
             return False
-        # Spark asks many times a second, so only what is new since the last time is counted.
+        # Spark asks many times a second, so only records that are new since the last time are counted.
         known_begin, counted_end, rows = self.counted
         if known_begin != begin:
             counted_end, rows = begin, 0

@@ -1,11 +1,12 @@
-"""WriteLedger: which batches from Spark are in a store, so that a repeated one is not put twice.
+"""WriteLedger: records which of Spark's batches are in a store, so that a repeated batch is not put twice.
 
     reput/spark_writes/ledger              the last batch of each write, and where in the log it begins
     reput/spark_writes/<write>/*.arrow     rows staged by workers; removed once they are in the log
 
-A batch goes into the log in three steps: the ledger records its begin and its files; its rows are put, each with the
-property `WRITE_PROPERTY`; the log is forced and the ledger marks the batch as done. If a commit is killed in between,
-the next one completes it from the same files: it counts the rows that are already in the log, which are the first ones.
+A batch goes into the log in three steps. The ledger records the batch's begin and files. The rows are put, each with
+the property `WRITE_PROPERTY`. The log is forced to disk, and the ledger marks the batch as done. If a commit is killed
+in between, the next one completes the batch from the same files: it counts the rows that are already in the log, which
+are the first ones, and puts the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ROWS_OF_BATCH = 1024
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The last batch of one write: it begins in the log at or after *begin*; *done*: all of it is durable."""
+    """The last batch of one write. It begins in the log at or after *begin*. *done*: the whole batch is durable."""
 
     batch: int
     begin: int
@@ -62,7 +63,7 @@ class WriteLedger:
         return read_sealed(self.path, dict[str, Written]) or {}
 
     def keep(self, written: Written) -> None:
-        """Record durably how far this write is."""
+        """Record the progress of this write durably."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_durably(self.path, seal({**self.read(), self.write_id: written}))
 
@@ -149,8 +150,7 @@ def staging_folder(store: Path, write_id: str) -> Path:
     """
     if not LEGAL_WRITE_ID.fullmatch(write_id):
         raise ConfigError(
-            "the name of a write consists of letters, digits, '.', '_', '-', at most 100: option=writeId "
-            f"value={write_id!r}"
+            f"a write's name has at most 100 letters, digits, '.', '_' and '-': option=writeId value={write_id!r}"
         )
     return store / "reput" / "spark_writes" / write_id
 

@@ -1,4 +1,4 @@
-"""The dispatcher `consume_queue`: what consumers read, ``consumequeue/{topic}/{queueId}/``.
+"""The dispatcher `consume_queue`: the queues that consumers read, ``consumequeue/{topic}/{queueId}/``.
 
 One file holds the cursor and the ends of all queues. A start cuts the queues back to those ends and zeroes the rest;
 the replay writes each unit at its own place again, so the bytes are the same.
@@ -81,7 +81,7 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
         table, complete_to = adopt_queues(builder.directory, self.context.store_directory, builder.file_size)
         if not complete_to:
             return None
-        # The addresses in the queues stay valid as long as the ext files are adopted, too.
+        # The addresses in the queues stay valid if the ext files are adopted as well.
         ext_generation = ADOPTED if self.ext_folder.is_dir() else None
         # Epoch 1 is the one in which reput found the store, so a truncation since then is applied here, too.
         kept = ConsumeQueueState(Cursor(self.context.store_id, 1, complete_to, 0), table, ext_generation)
@@ -140,7 +140,9 @@ class ConsumeQueueDispatcher(BuilderDispatcher[ConsumeQueueBuilder, ConsumeQueue
             if self.ext_generation not in (None, generation):
                 if self.would_lose_messages():
                     return False
-                self.context.logger.warning("the ext files were rebuilt, and so are the queues that refer to them")
+                self.context.logger.warning(
+                    "the ext files were rebuilt, so the queues that refer to them are rebuilt as well"
+                )
                 raise RebuildNeeded
             self.ext_generation, self.ext_generation_stamp = generation, stamp
         return True
@@ -206,7 +208,7 @@ def reput_describe_dispatcher() -> DispatcherDescription:
         after_failed="proceed",
         store_folders=(FOLDER,),
         rebuilt_with=("consume_queue_ext",),
-        # It reads no bodies, and each batch has a cost for every queue that it touches.
+        # The dispatcher reads no bodies, and each batch has a cost for every queue that it touches.
         batch_record_count_max=65_536,
         batch_size_max=1 << 30,
     )

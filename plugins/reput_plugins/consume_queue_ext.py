@@ -36,7 +36,7 @@ from reput_hooks import (
 __all__ = ["ConsumeQueueExtDispatcher"]
 
 FOLDER = "consumequeue_ext"
-# The generation of ext files adopted from RocketMQ; the consume queue then has addresses into them, too.
+# The generation of ext files adopted from RocketMQ; the adopted consume queues have addresses into them.
 ADOPTED = "adopted"
 
 

@@ -403,7 +403,7 @@ def test_the_default_file_lies_in_the_store(tmp_path):
     ("settings", "text"),
     [
         ({"authorization_enabled": True}, "policies need users"),
-        ({"authentication_enabled": True, "acl_enable": True}, "RocketMQ 4 or of RocketMQ 5"),
+        ({"authentication_enabled": True, "acl_enable": True}, "RocketMQ 4 exclude users of RocketMQ 5"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(tmp_path, settings, text):

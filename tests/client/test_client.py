@@ -110,9 +110,9 @@ def test_a_queue_id_names_the_queue(client):
         (Message("orders", "text"), "body is not bytes"),
         (Message("orders", b"x", properties={"a\x01": "b"}), "property name"),
         (Message("orders", b"x", queue_id=-1), "queue_id is not a number"),
-        (Message("orders", b"x", queue_id=1, sharding_key="k"), "a queue id or a sharding key"),
+        (Message("orders", b"x", queue_id=1, sharding_key="k"), "cannot have both a queue id and a sharding key"),
         (Message("orders", b"x", flag=1 << 40), "flag is not a number"),
-        (Message("orders", b"x", delay_level=-1), "delay_level is no number"),
+        (Message("orders", b"x", delay_level=-1), "a delay level must be a nonnegative number"),
         ("no message", "this is not a message"),
     ],
 )

@@ -88,6 +88,34 @@ def test_too_many_requests_for_the_threads_are_refused(monkeypatch):
     refused()
 
 
+def test_a_connection_does_not_take_all_threads():
+    """However much it asks for at once: another connection is answered meanwhile, and then all are."""
+    go_on = threading.Event()
+
+    def slow(command, connection):
+        go_on.wait()
+        return RemotingCommand(0)
+
+    @in_loop
+    async def answered():
+        server, port = await begin_server(
+            {2: Processor(slow, in_thread=True), 3: Processor(lambda *_: RemotingCommand(0), in_thread=True)}
+        )
+        greedy, modest = await Peer.of(port), await Peer.of(port)
+        greedy.write(*(RemotingCommand(2, opaque=number) for number in range(20)))
+        # The server has read them once it refuses what follows them.
+        greedy.write(RemotingCommand(99, opaque=99))
+        assert (await greedy.read()).opaque == 99
+        modest.write(RemotingCommand(3, opaque=1))
+        assert (await modest.read()).opaque == 1
+        go_on.set()
+        assert sorted([(await greedy.read()).opaque for _ in range(20)]) == list(range(20))
+        await server.settled()
+        assert (server.queues, server.queued_count) == ({}, 0)
+
+    answered()
+
+
 @in_loop
 async def test_a_connection_on_which_nothing_happens_is_closed():
     """After 120 seconds; one that says something now and then is not."""

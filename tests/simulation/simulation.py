@@ -48,7 +48,8 @@ from simulation.simulated_machine import HeldThreads, PromptThreads, SimulatedCl
 
 __all__ = ["FAULTS", "OPERATION_COUNT", "Simulation", "SimulationFailed"]
 
-OPERATION_COUNT = 200
+# With 120 operations a run, each broken build of `test_broken_builds` is found as surely as with 200.
+OPERATION_COUNT = 120
 SIZE_AND_MAGIC = Struct(">iI")
 SEGMENT_SIZE = 4096
 SLOT_COUNT = 7

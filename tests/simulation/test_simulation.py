@@ -17,7 +17,7 @@ from simulation.simulation import FAULTS, Simulation
 SEEDS = os.environ.get("REPUT_SIMULATION_SEEDS", "0-1999")
 # Parts of this size keep a run's workers evenly busy.
 PART_SIZE = 250
-FAULT_COUNT_MIN = 50
+FAULT_COUNT_MIN = 25
 
 
 def parts() -> list[range]:

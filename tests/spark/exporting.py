@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from reput.table import LogTable, TableOptions
-from reput_plugins.spark_export import export_job, spark_session
+from reput_plugins.spark_export import export_job, spark_job, spark_session
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
@@ -33,7 +33,7 @@ def without_spark() -> Iterator[None]:
         plan.commit_ranges([pickle.loads(written["written"][0].as_py())])
 
     with (
-        patch.object(export_job, "run_job", run_job),
+        patch.object(spark_job, "run_job", run_job),
         patch.object(spark_session, "spark_session", lambda *_, **__: contextlib.nullcontext()),
     ):
         yield

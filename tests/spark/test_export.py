@@ -176,18 +176,18 @@ def test_another_table_is_not_touched(spark: Any, log: WrittenLog, tmp_path: Pat
 
 def test_of_two_exporters_one_is_refused(spark: Any, log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The second one to commit gets an error, its files are removed, and every record is there once."""
-    from reput_plugins.spark_export import export_job
+    from reput_plugins.spark_export import spark_job
 
     lake = tmp_path / "lake"
     export(log.store, lake, until=log.offsets[10])
-    run = export_job.run_job
+    run = spark_job.run_job
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(export_job, "run_job", run)
+        monkeypatch.setattr(spark_job, "run_job", run)
         export(log.store, lake, until=log.offsets[30])
         run(*arguments)
 
-    monkeypatch.setattr(export_job, "run_job", overtaken)
+    monkeypatch.setattr(spark_job, "run_job", overtaken)
     with pytest.raises(DispatcherError, match="another exporter writes this lake"):
         export(log.store, lake)
     assert offsets_in(lake) == log.offsets[:30]

@@ -338,7 +338,7 @@ def test_each_store_of_a_lake_is_checked_for_itself(lake: Lake, tmp_path: Path):
     stranger = written(tmp_path / "stranger", "3c" * 16, 7)
     with pytest.raises(StoreError, match="the lake has no rows of this store"):
         check_lake(stranger.store, lake.path)
-    with pytest.raises(ConfigError, match="no such engine: engine=flink"):
+    with pytest.raises(ConfigError, match="the engine is unknown: engine=flink"):
         lake.check(engine="flink")
 
 

@@ -356,7 +356,7 @@ def test_the_refusal_gives_the_command_that_accepts_a_truncation(tmp_path: Path)
     written(store, bodies(40))
     with pytest.raises(StoreError) as raised:
         export(store, lake, name="mine", topics=["orders"])
-    command = raised.value.advice.partition("go on with the log: ")[2]
+    command = raised.value.advice.partition("continue with the log: ")[2]
     assert command == f"reput export {store} {lake} --name mine --topic orders --accept-truncation"
     assert main(shlex.split(command)[1:]) == 0
     assert bodies_in(lake) == bodies(40)

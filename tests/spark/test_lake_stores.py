@@ -152,7 +152,7 @@ def test_a_store_without_a_name_is_given_one_beside_another(tmp_path: Path):
     append(two, "c", 4)
     assert export(two.store, lake).records == 4
     assert rows_by_store(lake) == {"broker-a": 30, "broker-b": 34}
-    with pytest.raises(ConfigError, match="the id of a store consists of letters"):
+    with pytest.raises(ConfigError, match="a store's id has at most 64 letters"):
         export(two.store, lake, store_id="broker 'b'")
 
 
@@ -237,7 +237,7 @@ def test_one_store_under_two_names_is_refused(tmp_path: Path, recorded: str | No
     log = written(tmp_path / "store", "a", 30, recorded)
     export(log.store, lake)
     with pytest.raises(
-        StoreError, match=r"has this store's rows by an export of another name: .* name=export asked=more"
+        StoreError, match=r"has this store's rows from an export with another name: .* name=export asked=more"
     ):
         export(log.store, lake, name="more")
     copy = tmp_path / "copy"

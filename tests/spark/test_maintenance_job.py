@@ -220,7 +220,7 @@ def test_what_is_not_a_table_of_reput_s_is_refused(log: WrittenLog, tmp_path: Pa
         ([str(tmp_path), "--table", "mine"], "the table was not written by reput: lake="),
         ([str(tmp_path), "--table", "absent"], "there is no table that reput wrote: lake="),
         ([str(tmp_path / "absent")], "there is no table that reput wrote: lake="),
-        ([str(lake), "--table", "orders"], "the lake is itself a table, of the whole log: lake="),
+        ([str(lake), "--table", "orders"], "the lake is a table of the whole log, not a folder of tables: lake="),
     ):
         for verb in ("optimize", "vacuum"):
             assert main(["lake", verb, *words]) == 2

@@ -143,4 +143,4 @@ def test_a_session_that_cannot_prune_reads_all_columns(
     monkeypatch.setattr(column_pruning, "SOURCE", broken)
     session = spark.newSession()
     assert pyspark_reput.read(session, log.store).select("tags").count() == 1200
-    assert "name those wanted in the option columns" in caplog.text
+    assert "name the wanted ones in the option columns" in caplog.text

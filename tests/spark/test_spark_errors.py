@@ -54,7 +54,7 @@ def failing(error: Exception) -> None:
         ("kill -KILL $$", "signal=SIGKILL", "use too much memory"),
         ("exit 137", "signal=SIGKILL", "use too much memory"),
         ("exit 52", "exit_status=52", "spark.driver.memory"),
-        ("exit 134", "exit_status=134", "or crashed"),
+        ("exit 134", "exit_status=134", "or it crashed"),
     ],
 )
 def test_a_jvm_that_died_is_one_sentence(
@@ -66,7 +66,7 @@ def test_a_jvm_that_died_is_one_sentence(
     monkeypatch.setattr(SparkContext, "_gateway", gateway)
     with pytest.raises(DispatcherError) as raised:
         failing(error)
-    assert str(raised.value) == f"Spark's JVM died in the middle of its work: pid={gateway.proc.pid} {how}"
+    assert str(raised.value) == f"Spark's JVM died during the export: pid={gateway.proc.pid} {how}"
     assert advice in raised.value.advice
 
 
@@ -126,6 +126,6 @@ def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):
         out, error = running.communicate(timeout=SECONDS_MAX)
     assert running.returncode == 3, out
     first, second, *more = error.splitlines()
-    assert first.startswith(f"reput: Spark's JVM died in the middle of its work: pid={pid} signal=SIGKILL")
+    assert first.startswith(f"reput: Spark's JVM died during the export: pid={pid} signal=SIGKILL")
     assert "The next run continues where this one stopped." in second
     assert more == []

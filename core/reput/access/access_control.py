@@ -1,10 +1,10 @@
-"""AccessControl: decides over each request of a broker by the accounts of a file, which is read again when it changes.
+"""AccessControl: allows or refuses each request to a broker by the accounts in a file, which it reloads after changes.
 
     routes of the name server         open to all, as RocketMQ's name server is
     changes of the name server        from this machine, or by an administrator
     all other requests                by the accounts
 
-Connections over a Unix socket from the broker's own user, or from root, pass.
+Connections of the broker's own user and of root over a Unix socket pass without an account.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from reput.remoting.remoting_command import RemotingCommand
 __all__ = ["AccessControl", "Rules", "auth", "plain_acl"]
 
 LOOK_S = 1.0
-# A file of accounts is small; a larger file is not one.
+# Files of accounts are small; a larger file is something else.
 FILE_SIZE_MAX = 16 << 20
 HOST = "access_host"
 LOOPBACK = ("127.", "::1", "::ffff:127.")
-# Refusals are logged at most once in so many seconds; strangers decide how many there are.
+# Minimum interval between logged refusals, because strangers can cause any number of them.
 LOG_PAUSE_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ class Rules(Protocol):
     """The accounts of one file."""
 
     def check(self, request: RemotingCommand, host: str) -> None:
-        """Refuse a request that its sender may not make."""
+        """Refuse a request that its sender is not allowed to make."""
 
 
 class AccessControl:
     """Used in the thread of the broker's loop only."""
 
     def __init__(self, path: Path, parse: Callable[[object, str], Rules]) -> None:
-        """Read *path*, which *parse* takes apart, and look for changes of it every second.
+        """Read the file *path* with *parse*, and check every second whether the file has changed.
 
         Raises:
             ConfigError: the file cannot be used.
@@ -63,7 +63,7 @@ class AccessControl:
         self.timer = self.loop.call_later(LOOK_S, self.look)
 
     def read(self) -> Rules:
-        """Return what the file says now.
+        """Return the rules that the file holds now.
 
         Raises:
             ConfigError: the file cannot be used.
@@ -74,14 +74,14 @@ class AccessControl:
         """Read the file again.
 
         Raises:
-            ConfigError: it cannot be used; the former rules stay.
+            ConfigError: the file cannot be used; the former rules stay in use.
         """
         self.stamp = stamp_of(self.path)
         self.rules = self.read()
         logger.info("accounts are read: path=%s", self.path)
 
     def look(self) -> None:
-        """Read the file if it has changed, and no more since the last look: it may be half written until then."""
+        """Read a changed file, once it has not changed since the last look: before, it may be half written."""
         self.timer = self.loop.call_later(LOOK_S, self.look)
         before, self.seen = self.seen, stamp_of(self.path)
         if self.seen != self.stamp and self.seen == before:
@@ -91,14 +91,14 @@ class AccessControl:
                 logger.error("the former accounts stay in use: error=%s", error)
 
     def close(self) -> None:
-        """End the looks."""
+        """Stop looking for changes."""
         self.timer.cancel()
 
     def check(self, connection: Connection, request: RemotingCommand) -> None:
-        """Refuse a request that its sender may not make.
+        """Refuse a request that its sender is not allowed to make.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: the request is not allowed.
         """
         if request.code in NAME_SERVER_READS:
             return
@@ -131,7 +131,7 @@ class AccessControl:
 
 
 def host_of(connection: Connection) -> str:
-    """Return the IP address of the other side; "": it is trusted, as the server lets others not use a Unix socket."""
+    """Return the peer's IP address; "" for a Unix socket, whose peers the server has already found trustworthy."""
     assert connection.transport is not None
     if peer_uid(connection.transport) is not None:
         return ""
@@ -139,7 +139,7 @@ def host_of(connection: Connection) -> str:
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes with a file; None: there is none."""
+    """Return values that differ after a change of the file; None: there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -151,7 +151,7 @@ def read_yaml(path: Path) -> Any:
     """Return the content of a YAML file.
 
     Raises:
-        ConfigError: it cannot be read, or is no YAML.
+        ConfigError: the file cannot be read, or is not YAML.
     """
     try:
         import yaml
@@ -164,19 +164,19 @@ def read_yaml(path: Path) -> Any:
             data = file.read(FILE_SIZE_MAX + 1)
         if len(data) > FILE_SIZE_MAX:
             raise ConfigError(f"the file of accounts is too large: path={path} file_size_max={FILE_SIZE_MAX}")
-        # All scalars as text: a key of digits is a key, too.
+        # Read all scalars as text, because a key may consist of digits.
         return without_empty(yaml.load(data, Loader=yaml.BaseLoader))
     except OSError as error:
         raise ConfigError(
             f"the file of accounts cannot be read: path={path} reason={error.strerror}",
-            "Write it, or set acl_file or auth_file.",
+            "Create the file, or set acl_file or auth_file to another.",
         ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"the file of accounts is no YAML: path={path} reason={error}") from None
+        raise ConfigError(f"the file of accounts is not YAML: path={path} reason={error}") from None
 
 
 def without_empty(value: Any) -> Any:
-    """Return what YAML holds without members that have no value."""
+    """Return decoded YAML without the members that have no value."""
     if isinstance(value, dict):
         return {name: without_empty(member) for name, member in value.items() if not is_null(member)}
     return [without_empty(member) for member in value if not is_null(member)] if isinstance(value, list) else value
@@ -188,7 +188,7 @@ def is_null(value: object) -> bool:
 
 
 def plain_acl(path: Path) -> AccessControl:
-    """Return the control by the accounts of RocketMQ 4.
+    """Return the access control that uses accounts of RocketMQ 4.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -197,7 +197,7 @@ def plain_acl(path: Path) -> AccessControl:
 
 
 def auth(path: Path, *, authorizes: bool) -> AccessControl:
-    """Return the control by users and policies of RocketMQ 5.
+    """Return the access control that uses users and policies of RocketMQ 5.
 
     Raises:
         ConfigError: the file cannot be used.

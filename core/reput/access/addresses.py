@@ -1,4 +1,4 @@
-"""White addresses: patterns of the IP addresses from which an account, or everybody, needs no signature.
+"""White addresses: patterns of IP addresses from which one account, or every client, needs no signature.
 
     *                      every address                192.168.0.1,192.168.0.2    several
     192.168.0.*            any last number              192.168.0.{1,2}            one of several last numbers
@@ -25,10 +25,10 @@ NUMBERS = {".": (4, 10, 255), ":": (8, 16, 0xFFFF)}
 
 
 def address_matcher(patterns: Iterable[str], source: str) -> AddressMatcher | None:
-    """Return whether an address matches one of *patterns*, as a function; None: there is no pattern.
+    """Return a function that tells whether an address matches one of *patterns*; None: there is no pattern.
 
     Raises:
-        ConfigError: a pattern is none; *source* names the file and the key.
+        ConfigError: a pattern is not valid. The error contains *source*, the file and the key.
     """
     pieces = [piece.strip() for pattern in patterns for piece in OUTER_COMMA.split(pattern) if piece.strip()]
     if not pieces:
@@ -75,7 +75,7 @@ def parts_of(pattern: str, separator: str, source: str) -> list[list[range]]:
         return [part_of(part, base, number_max) for part in parts]
     except ValueError as error:
         raise ConfigError(
-            f"a white address is none: {source}={pattern!r} reason={error}",
+            f"a white address is not valid: {source}={pattern!r} reason={error}",
             "Write an address, *, or a pattern like 192.168.0.* or 192.168.1-10.*.",
         ) from None
 

@@ -1,4 +1,4 @@
-"""Auth: users and policies of RocketMQ 5, from a file of reput's own.
+"""Auth: users and policies as in RocketMQ 5, from a file in reput's own format.
 
     users:
       - {username: admin, password: "12345678", type: Super}
@@ -10,8 +10,9 @@
         sources: ["192.168.0.*"]                        # none: from everywhere
         decision: Allow                                 # or Deny
 
-The most exact resource decides: a literal name before a longer prefix before a shorter one; of equal ones, Deny before
-Allow. What no policy names is denied. A user of the type Super passes everywhere, and alone may administrate.
+The policy with the most exact resource decides: a literal name before a longer prefix before a shorter one. Of equally
+exact policies, Deny wins. What no policy names is denied. Users of the type Super may do everything, and only they may
+administrate.
 
 Source: RocketMQ auth, User, Acl, AclAuthorizationHandler and DefaultAuthorizationContextBuilder.
 """
@@ -69,11 +70,11 @@ class AuthFields(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What one policy says of one resource.
+    """What one policy says about one resource.
 
     Attributes:
-        is_group: of a group; None: of topics and groups.
-        name: literal, or the prefix.
+        is_group: whether the resource is a group; None: both topics and groups.
+        name: the literal name, or the prefix.
     """
 
     is_group: bool | None
@@ -93,18 +94,18 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
-        """How exact the rule is; the highest decides."""
+        """How exact the rule is; the rule with the highest rank decides."""
         return not self.is_prefix, len(self.name), self.is_denied
 
 
 class Auth:
-    """The users and policies of one file, as it was when it was read."""
+    """The users and policies of one file at the time of reading."""
 
     def __init__(self, data: object, path: str, *, authorizes: bool) -> None:
-        """Check what the file holds; *authorizes*: policies are enforced, not only passwords.
+        """Check the file's content. With *authorizes*, policies are enforced, not only passwords.
 
         Raises:
-            ConfigError: it describes no users.
+            ConfigError: the file does not describe users.
         """
         try:
             fields = msgspec.convert(data or {}, AuthFields)
@@ -119,13 +120,13 @@ class Auth:
         for policy in fields.policies:
             kind, _, username = policy.subject.partition(":")
             if kind != "User" or username not in self.users:
-                raise ConfigError(f"a policy's subject is User:NAME: auth_file={path} subject={policy.subject!r}")
+                raise ConfigError(f"a policy's subject must be User:NAME: auth_file={path} subject={policy.subject!r}")
             self.rules.setdefault(username, []).extend(rules_of(policy, path))
         for rules in self.rules.values():
             rules.sort(key=lambda rule: rule.rank, reverse=True)
 
     def check(self, request: RemotingCommand, host: str) -> None:
-        """Refuse a request that its sender, at the IP address *host*, may not make.
+        """Refuse a request that its sender, at the IP address *host*, is not allowed to make.
 
         Raises:
             RequestRefused: NO_PERMISSION, as in RocketMQ 5.
@@ -151,7 +152,7 @@ def rules_of(policy: PolicyFields, path: str) -> list[Rule]:
     """Return the rules of a policy.
 
     Raises:
-        ConfigError: a resource or a source is none.
+        ConfigError: a resource or a source is not valid.
     """
     actions = 0
     for action in policy.actions:
@@ -166,8 +167,8 @@ def rules_of(policy: PolicyFields, path: str) -> list[Rule]:
             is_group = kind == "Group"
         else:
             raise ConfigError(
-                f"a resource is Topic:NAME, Group:NAME or *: auth_file={path} resource={resource!r}",
-                "A name may end with * to mean all that begin with it.",
+                f"a resource must be Topic:NAME, Group:NAME or *: auth_file={path} resource={resource!r}",
+                "A name may end with *, which stands for all names with this beginning.",
             )
         is_prefix = name.endswith("*")
         rules.append(Rule(is_group, name.removesuffix("*"), is_prefix, actions, policy.decision == "Deny", is_source))

@@ -58,21 +58,21 @@ class Account:
     """One account.
 
     Attributes:
-        topics, groups: permissions by name; None: an administrator without any passes everywhere.
+        topics, groups: permissions by name; None: no permissions are listed, and an administrator passes everywhere.
     """
 
     def __init__(self, fields: AccountFields, path: str) -> None:
         """Check an account.
 
         Raises:
-            ConfigError: a key is too short, or a permission or an address is none.
+            ConfigError: a key is too short, or a permission or an address is not valid.
         """
         self.access_key = fields.access_key
         self.secret_key = fields.secret_key.encode()
         for name, value in (("accessKey", fields.access_key), ("secretKey", fields.secret_key)):
             if len(value) < KEY_SIZE_MIN:
                 raise ConfigError(
-                    f"a key has {KEY_SIZE_MIN} characters at least: acl_file={path} account={self.access_key!r} "
+                    f"a key must have at least {KEY_SIZE_MIN} characters: acl_file={path} account={self.access_key!r} "
                     f"{name}_size={len(value)}"
                 )
         source = f"acl_file={path} account={self.access_key} "
@@ -97,13 +97,13 @@ class Account:
 
 
 class PlainAcl:
-    """The accounts of one file, as it was when it was read."""
+    """The accounts of one file at the time of reading."""
 
     def __init__(self, data: object, path: str) -> None:
-        """Check what the file holds.
+        """Check the file's content.
 
         Raises:
-            ConfigError: it is no description of accounts.
+            ConfigError: the file does not describe accounts.
         """
         try:
             fields = msgspec.convert(data or {}, AclFields, strict=False)
@@ -119,7 +119,7 @@ class PlainAcl:
         )
 
     def check(self, request: RemotingCommand, host: str) -> None:
-        """Refuse a request that its sender, at the IP address *host*, may not make.
+        """Refuse a request that its sender, at the IP address *host*, is not allowed to make.
 
         Raises:
             RequestRefused: SYSTEM_ERROR, as in RocketMQ 4.
@@ -152,14 +152,14 @@ def refused(text: str) -> RequestRefused:
 
 
 def permission_of(text: str | None, source: str) -> int:
-    """Return a permission; none is DENY.
+    """Return a permission; a missing one is DENY.
 
     Raises:
-        ConfigError: the text is none.
+        ConfigError: the text is not a permission.
     """
     name = (text or "DENY").replace(" ", "")
     if name not in PERMISSIONS:
-        raise ConfigError(f"a permission is DENY, ANY, PUB, SUB or PUB|SUB: {source}={text!r}")
+        raise ConfigError(f"a permission must be DENY, ANY, PUB, SUB or PUB|SUB: {source}={text!r}")
     return PERMISSIONS[name]
 
 
@@ -167,12 +167,12 @@ def permissions_of(texts: list[str] | None, source: str) -> dict[str, int]:
     """Return the permissions of a list of ``name=permission``.
 
     Raises:
-        ConfigError: one of the texts is none.
+        ConfigError: one of the texts has another form.
     """
     found = {}
     for text in texts or ():
         name, equals, permission = text.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"a permission has the form NAME=PERMISSION: {source}={text!r}")
+            raise ConfigError(f"a permission must have the form NAME=PERMISSION: {source}={text!r}")
         found[name.strip()] = permission_of(permission.strip(), source)
     return found

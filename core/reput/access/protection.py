@@ -13,7 +13,7 @@ __all__ = ["access_control", "server_tls"]
 
 
 def access_control(directory: Path, settings: Settings) -> AccessControl | None:
-    """Return what decides over requests to the store in *directory*; None: all may ask everything.
+    """Return the access control of the store in *directory*; None: every client may do everything.
 
     Raises:
         ConfigError: the settings contradict each other, or the file of accounts cannot be used.
@@ -21,12 +21,12 @@ def access_control(directory: Path, settings: Settings) -> AccessControl | None:
     if settings.authorization_enabled and not settings.authentication_enabled:
         raise ConfigError(
             "policies need users: authorization_enabled=true authentication_enabled=false",
-            "Set authentication_enabled, too.",
+            "Set authentication_enabled as well.",
         )
     if settings.acl_enable and settings.authentication_enabled:
         raise ConfigError(
-            "accounts are those of RocketMQ 4 or of RocketMQ 5: acl_enable=true authentication_enabled=true",
-            "Set one of the two.",
+            "accounts of RocketMQ 4 exclude users of RocketMQ 5: acl_enable=true authentication_enabled=true",
+            "Set only one of the two.",
         )
     if settings.acl_enable:
         return plain_acl(Path(settings.acl_file or directory / "config" / "plain_acl.yml"))
@@ -37,10 +37,10 @@ def access_control(directory: Path, settings: Settings) -> AccessControl | None:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """Return the encryption that *settings* ask for; None: none.
+    """Return the encryption that *settings* ask for; None: no encryption.
 
     Raises:
-        ConfigError: it is to be enforced without a certificate, or the certificate cannot be used.
+        ConfigError: enforced encryption has no certificate, or the certificate cannot be used.
     """
     mode = settings.tls_server_mode
     if mode == "disabled" or (mode == "permissive" and not settings.tls_server_cert_path):

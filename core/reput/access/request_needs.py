@@ -9,8 +9,8 @@
     15                 SUB                  SUB
     35, 36, 38                              SUB
 
-All others that change something, or show the configuration, need an administrator. The rest needs a signature alone.
-RocketMQ 4.9 lets batches and replies pass with a signature alone, whatever their topic.
+Other requests that change something or show the configuration need an administrator. The rest need only a signature.
+RocketMQ 4.9 asks for nothing but a signature for batches and replies, whatever their topic.
 
 Source: RocketMQ acl, PlainAccessResource.parse and Permission.ADMIN_CODE.
 """
@@ -54,7 +54,7 @@ NAME_SERVER_READS = frozenset(
         Code.QUERY_DATA_VERSION,
     )
 )
-# A client that may send these decides where all clients send their messages.
+# The sender of these requests decides where all clients send their messages.
 NAME_SERVER_WRITES = frozenset(
     (
         Code.PUT_KV_CONFIG,
@@ -70,7 +70,7 @@ NAME_SERVER_WRITES = frozenset(
         Code.GET_NAMESRV_CONFIG,
     )
 )
-# What producers and consumers ask for themselves.
+# Requests that producers and consumers need themselves.
 CLIENT_CODES = frozenset(
     (
         Code.SEND_MESSAGE,
@@ -101,7 +101,7 @@ CLIENT_CODES = frozenset(
 OFFSET_CODES = frozenset(
     (Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET, Code.GET_EARLIEST_MSG_STORETIME)
 )
-# RocketMQ 4 gives these to every account; tools of its users ask them.
+# RocketMQ 4 allows these requests to every account, and its users' tools send them.
 READING_CODES = frozenset(
     (
         Code.GET_ALL_TOPIC_CONFIG,
@@ -138,26 +138,26 @@ class Need(NamedTuple):
 
 
 class SubscriptionNeeds(msgspec.Struct, rename="camel"):
-    """The part of a subscription that matters here."""
+    """The part of a subscription that decides over its needs."""
 
     topic: str = ""
 
 
 class ConsumerNeeds(msgspec.Struct, rename="camel"):
-    """The part of a consumer that matters here."""
+    """The part of a consumer that decides over its needs."""
 
     group_name: str = ""
     subscription_data_set: list[SubscriptionNeeds] | None = None
 
 
 class HeartbeatNeeds(msgspec.Struct):
-    """The part of a heartbeat that matters here."""
+    """The part of a heartbeat that decides over its needs."""
 
     consumers: list[ConsumerNeeds] | None = msgspec.field(name="consumerDataSet", default=None)
 
 
 class LockNeeds(msgspec.Struct, rename="camel"):
-    """The part of a lock or unlock that matters here."""
+    """The part of a lock or unlock that decides over its needs."""
 
     consumer_group: str = ""
 
@@ -167,13 +167,13 @@ decode_heartbeat = msgspec.json.Decoder(HeartbeatNeeds, strict=False).decode
 
 
 def needs_of(request: RemotingCommand) -> list[Need]:
-    """Return the permissions that a request needs. Missing fields need none: the processor refuses them."""
+    """Return the permissions that a request needs. A missing field needs none: the processor refuses the request."""
     needs = NEEDS.get(request.code)
     return [] if needs is None else needs(request)
 
 
 def more_needs_of(request: RemotingCommand) -> list[Need]:
-    """Return the permissions that a request needs beyond those of `needs_of`: RocketMQ 5 checks more requests."""
+    """Return the permissions that RocketMQ 5 checks in addition to those of `needs_of`."""
     fields, code = request.ext_fields, request.code
     if code == Code.QUERY_CONSUMER_OFFSET:
         return [*reading(fields.get("topic", "")), Need(fields.get("consumerGroup", ""), SUB, True)]
@@ -197,7 +197,7 @@ def sending(topic: str) -> list[Need]:
 
 
 def reading(topic: str) -> list[Need]:
-    """Return what reading of a topic needs; the retry topic belongs to its group."""
+    """Return the permissions for reading a topic. A retry topic needs the permission of its group."""
     if topic.startswith(RETRY_PREFIX):
         return [Need(topic.removeprefix(RETRY_PREFIX), SUB, True)]
     return [Need(topic, SUB)]
@@ -256,7 +256,7 @@ def of_send_back(request: RemotingCommand) -> list[Need]:
 
 
 def of_member_list(request: RemotingCommand) -> list[Need]:
-    """Return what the list of a group's members needs."""
+    """Return the permissions for the list of a group's members."""
     return [Need(request.ext_fields.get("consumerGroup", ""), SUB, True)]
 
 

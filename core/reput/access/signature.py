@@ -1,6 +1,6 @@
 """Signatures of requests: HMAC-SHA1 with an account's secret key.
 
-    content     the values of all fields but Signature, in the order of the fields' names, and then the body
+    content     the values of all fields except Signature, in the order of the fields' names, then the body
     Signature   Base64(HMAC-SHA1(secret key, content))
 
 Source: RocketMQ acl, AclClientRPCHook, AclUtils.combineRequestContent and AclSigner.
@@ -30,7 +30,7 @@ def sign(fields: Mapping[str, str], body: bytes, secret_key: bytes) -> str:
 
 
 def is_signed(request: RemotingCommand, secret_key: bytes) -> bool:
-    """Return whether a request has the signature of the account with *secret_key*. Takes the same time either way."""
+    """Return whether a request is signed with *secret_key*. The comparison takes the same time for every signature."""
     fields = request.ext_fields
     given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
     if request.version <= UNIQUE_KEY_VERSION_MAX and UNIQUE_KEY_QUERY in fields:

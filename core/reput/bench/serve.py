@@ -128,10 +128,10 @@ async def receive(client: Client, topic: str, count: int) -> dict[str, Any]:
 
 
 async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
-    """Put at a steady rate, and time from the moment a put is due until another task has its message."""
+    """Put at a steady rate, and time from a put's call until another task has its message."""
     count = 5 * PER_S
     taken: list[float] = []
-    due: dict[bytes, float] = {}
+    called: dict[bytes, float] = {}
     await client.aput(reput.Message("steady", body))
     consumer = await client.aconsumer("steady", "steady", begin="latest")
 
@@ -141,14 +141,14 @@ async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
             now = time.perf_counter()
             if record is None:
                 raise RuntimeError(f"messages are missing: received={len(taken)} count={count}")
-            at = due.pop(record.body, None)
+            at = called.pop(record.body, None)
             if at is not None:
                 taken.append(now - at)
             consumer.ack(record)
 
-    async def put_at(number: int, at: float) -> None:
+    async def put(number: int) -> None:
         marked = b"%d" % number + body
-        due[marked] = at
+        called[marked] = time.perf_counter()
         await client.aput(reput.Message("steady", marked))
 
     consuming = asyncio.create_task(consume())
@@ -157,11 +157,11 @@ async def end_to_end(client: Client, body: bytes) -> dict[str, Any]:
     begin = time.perf_counter()
     puts = []
     for number in range(count):
-        at = begin + number / PER_S
-        delay = at - time.perf_counter()
+        # The loop wakes up to a millisecond late; a put that is late makes up for it at once.
+        delay = begin + number / PER_S - time.perf_counter()
         if delay > 0:
             await asyncio.sleep(delay)
-        puts.append(asyncio.create_task(put_at(number, at)))
+        puts.append(asyncio.create_task(put(number)))
     await asyncio.gather(*puts)
     await asyncio.wait_for(consuming, WAIT_S)
     await consumer.aclose()

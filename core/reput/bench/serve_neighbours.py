@@ -119,20 +119,20 @@ async def measure_abuse(served: MeasuredBroker, slice_s: float) -> dict[str, Any
 
 
 async def put_steadily(client: Client, seconds: float) -> list[float]:
-    """Put at a steady rate; return the seconds from the moment at which each put was due."""
+    """Put at a steady rate; return the seconds that each put took."""
     taken = []
 
-    async def put_at(at: float) -> None:
+    async def put() -> None:
+        at = time.perf_counter()
         await client.aput(reput.Message("steady", b"beside"))
         taken.append(time.perf_counter() - at)
 
     begin = time.perf_counter()
     puts = []
     for number in range(round(PER_S * seconds)):
-        at = begin + number / PER_S
-        delay = at - time.perf_counter()
+        delay = begin + number / PER_S - time.perf_counter()
         if delay > 0:
             await asyncio.sleep(delay)
-        puts.append(asyncio.create_task(put_at(at)))
+        puts.append(asyncio.create_task(put()))
     await asyncio.gather(*puts)
     return taken

@@ -2,7 +2,7 @@
 
     connections ──▶ RemotingServer ──▶ processor of the request's code ──▶ store and consuming services
                                           │
-                    state: which connection is whose, in which groups
+                    state: the client of each connection, and its groups
 
-Everything here runs in the thread of one event loop, but for requests that may wait for the disk: those run in threads.
+Everything here runs in the thread of one event loop, except requests that may wait for the disk: those run in threads.
 """

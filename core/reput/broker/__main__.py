@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-# The longest time for which the keeper leaves the processor to the broker that starts.
+# For at most this long, the keeper leaves the processor to the broker that starts.
 STARTING_MS = 1000
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     known = set(sys.path)
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if ours not in known:
-        # Not installed, but found through the environment of the program: this very reput, and no other.
+        # reput is not installed, but was found through the program's environment: load the same reput.
         sys.path.insert(0, ours)
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     import logging
@@ -28,7 +28,7 @@ def keeper(options: str, started: str, report: str) -> int:
     """Keep a broker running."""
     import select
 
-    # The broker starts, and needs the processor more than the modules of the keeper do.
+    # Loading the keeper's modules now would take the processor from the broker that starts.
     starting = select.poll()
     starting.register(int(report), select.POLLIN)
     starting.poll(STARTING_MS)
@@ -41,13 +41,13 @@ def keeper(options: str, started: str, report: str) -> int:
     try:
         return keep(msgspec.json.decode(options, type=ServeOptions), msgspec.json.decode(started, type=StartedBroker))
     except ReputError as error:
-        # As every verb reports its errors.
+        # The form in which every verb reports its errors.
         print(f"reput: {error}\n       {error.advice}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 3
 
 
 def broker(descriptor: int) -> int:
-    """Serve the store that the options name which come through the socket *descriptor*."""
+    """Receive options through the socket *descriptor*, and serve the store that they name."""
     import signal
     import socket
 

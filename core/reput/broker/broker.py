@@ -1,8 +1,8 @@
-"""Broker: one store on the network. It joins the server, the processors and the services of the store.
+"""Broker: one store on the network. It connects the server, the processors and the services of the store.
 
     sockets ──▶ RemotingServer ──▶ processors ──▶ StoreEngine
                      │
-                NameServer, beside the broker on the same table of processors, or registration with others
+                NameServer in the same table of processors, or registration with name servers elsewhere
 
 Source: RocketMQ broker, BrokerController.
 """
@@ -65,13 +65,13 @@ class Broker:
         connections_max: int = CONNECTIONS_MAX,
         hooks: Sequence[object] = (),
     ) -> None:
-        """Prepare to serve *engine*, whose clients reach it at *address*, ``host:port``.
+        """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
         Args:
-            embeds_name_server: answer the requests of a name server, too.
+            embeds_name_server: also answer requests to a name server.
             name_servers: addresses of name servers to register with.
-            connections_max: further ones are closed.
-            hooks: modules or objects with hooks of `reput_hooks`, beside those that the setting broker_hooks names.
+            connections_max: maximum number of connections; further ones are closed.
+            hooks: modules or objects with hooks of `reput_hooks`, in addition to the setting broker_hooks.
 
         Raises:
             ConfigError: the certificate, the file of accounts or a hook cannot be used.
@@ -122,7 +122,7 @@ class Broker:
         self.transactions.begin()
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         offsets, clients = self.offsets, self.client_manage
         table: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: Processor(self.sends.send),
@@ -154,7 +154,7 @@ class Broker:
         return table if self.name_server is None else {**self.name_server.processors(), **table}
 
     def admin_processors(self) -> Mapping[int, Processor]:
-        """Return what answers the requests of administrators."""
+        """Return the processor of each administrator's request."""
         engine = self.engine
         return {
             **AdminTopicsProcessor(engine, self.topics).processors(),
@@ -162,7 +162,7 @@ class Broker:
             **AdminClientsProcessor(engine, self.clients).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
-            **AdminRuntimeProcessor(engine, self.statistics, lambda: len(self.server.waiting)).processors(),
+            **AdminRuntimeProcessor(engine, self.statistics, lambda: self.server.queued_count).processors(),
         }
 
     async def start(self) -> None:
@@ -170,13 +170,13 @@ class Broker:
         await self.registration.start()
 
     async def listen(self, listener: socket.socket) -> None:
-        """Accept connections on a socket that is bound."""
+        """Accept connections on a bound socket."""
         await self.server.listen(listener)
 
     # Clients.
 
     def group_changed(self, group: str, channels: ConsumerGroupChannels) -> None:
-        """Tell the connections of a group that it has changed."""
+        """Tell the connections of a group that the group has changed."""
         self.client_manage.group_changed(group, channels)
 
     def connection_lost(self, connection: Connection) -> None:
@@ -186,13 +186,13 @@ class Broker:
         self.routes.connection_lost(connection)
 
     def look(self) -> None:
-        """End the connections of clients that are silent."""
+        """End the connections of clients that send no heartbeats."""
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.clients.drop_silent()
         self.loop.run_in_executor(None, self.statistics.sample)
 
     def reload(self) -> None:
-        """Read the certificate and the accounts again; what cannot be used is logged, and the former stays."""
+        """Read the certificate and the accounts again. If one cannot be used, log that, and keep the former one."""
         for read in (self.tls, self.access):
             try:
                 if read is not None:
@@ -219,12 +219,12 @@ class Broker:
         )
 
     def topic_changed(self, topic: str) -> None:
-        """Tell the name server that a topic has changed, come or gone. Any thread may call."""
+        """Tell the name server that a topic was created, changed or deleted. Any thread may call."""
         self.engine.topic_changed(topic)
         self.loop.call_soon_threadsafe(self.register_topic, topic)
 
     def register_topic(self, topic: str) -> None:
-        """Register one topic as it is described now."""
+        """Register the present description of one topic."""
         config = self.engine.services.managers.topics.entries.get(topic)
         if config is None:
             self.routes.remove_topic(topic, self.settings.broker_name)
@@ -255,7 +255,7 @@ class Broker:
 
 
 def registered_topic(config: TopicConfig) -> RegisteredTopic:
-    """Return a topic as it is registered."""
+    """Return a topic in the form in which it is registered."""
     return RegisteredTopic(
         config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
     )

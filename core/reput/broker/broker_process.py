@@ -1,9 +1,9 @@
-"""The start of a broker's process, which loads its modules before it is told what to serve.
+"""Starts the broker's process, which loads its modules before it learns which store to serve.
 
     command line ── begins ──▶ the process loads modules ── ServeOptions, sockets ──▶ it serves
                  └─ parses its arguments meanwhile ─────────────┘        ◀── Ready or Failed ──┘
 
-Both directions use one socket. If it closes before the options come, the process ends: there was nothing to serve.
+Both directions use one socket. If it closes before the options arrive, the process ends: it has nothing to serve.
 This module loads nothing heavy, because the command line begins with it.
 """
 
@@ -25,12 +25,12 @@ RECEIVE_SIZE = 1 << 16
 LISTENERS_MAX = 16
 STANDARD_STREAMS = 3
 
-# The process that this program has begun before it knew what to serve.
+# A process that was started early, before the options were known.
 early: list[tuple[int, socket.socket]] = []
 
 
 def begin_early() -> None:
-    """Begin a broker's process for the `start_process` that follows, unless standard streams are closed."""
+    """Start a broker's process for a later `start_process`, unless a standard stream is closed."""
     if all(is_open(descriptor) for descriptor in range(STANDARD_STREAMS)):
         early.append(spawn())
 
@@ -43,7 +43,7 @@ def start_process() -> tuple[int, socket.socket]:
 def spawn() -> tuple[int, socket.socket]:
     """Start the process, in a session of its own: Ctrl-C reaches the keeper, which lets the broker drain.
 
-    SIGHUP is blocked in it until it can look for changed configuration: it would end the process before.
+    SIGHUP is blocked in the process until it can reload its configuration: earlier, the signal would end the process.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
@@ -69,7 +69,7 @@ def give(channel: socket.socket, options: bytes, listeners: Sequence[int]) -> No
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return what `give` has sent; None: the other side has ended without."""
+    """Return what `give` has sent; None: the other side has ended without sending anything."""
     data, listeners, _, _ = socket.recv_fds(channel, RECEIVE_SIZE, LISTENERS_MAX, socket.MSG_CMSG_CLOEXEC)
     while not data.endswith(b"\n"):
         more = channel.recv(RECEIVE_SIZE)

@@ -5,7 +5,7 @@
                             └──────────────▶ broker's process ◀───────────────────────────┘ ──▶ supervisor
 
 The sockets stay open while the broker is away, so that clients that connect meanwhile wait instead of being refused.
-The command line has loaded much that a keeper does not need, so it replaces itself by a fresh process of the same id.
+The command line has loaded much that a keeper does not need, so it executes a fresh program under the same process id.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from reput.process.system.command import role_command
 
 __all__ = ["become_keeper", "keep"]
 
-# A broker that served clients so long has earned a restart at once: they wait for it.
+# A broker that served clients for at least this long is restarted at once, because its clients wait for it.
 SERVED_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
-# Starts that fail one after the other before the keeper gives up.
+# After this many failed starts in a row the keeper gives up.
 FAILURES_MAX = 10
-# The dispatchers of a broker that was killed end within a second; until then they may hold the store.
+# The dispatchers of a killed broker end within a second; until then they may hold the store.
 RESTART_LOCK_TIMEOUT_S = 10.0
 ENDING = (signal.SIGTERM, signal.SIGINT)
-# What the keeper handles; blocked until it does.
+# The signals that the keeper handles; blocked until its handlers are installed.
 HANDLED = (*ENDING, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
 
 
 class StartedBroker(msgspec.Struct, frozen=True):
-    """A broker's process, and the descriptor of the socket that it reports to."""
+    """A broker's process, and the descriptor of the socket through which it reports."""
 
     pid: int
     report: int
 
 
 def start_broker(options: ServeOptions) -> StartedBroker:
-    """Let a broker's process serve."""
+    """Start a broker's process, and give it its options."""
     pid, channel = start_process()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        # A process that has died already is noticed by its report, which has ended.
+        # If the process has died already, the keeper notices it by the closed socket.
         give(channel, msgspec.json.encode(options), options.listeners)
     return StartedBroker(pid, channel.detach())
 
@@ -67,7 +67,7 @@ def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> 
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Until the keeper handles them.
+    # Unblocked once the keeper handles them.
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     words = (encoded(options), encoded(started), str(started.report))
     command = role_command("keeper", *words, path=sys.path, main=MAIN)
@@ -121,9 +121,9 @@ class Keeper:
             self.started = start_broker(self.options)
 
     def wait_until_ready(self) -> ReputError | None:
-        """Wait until clients can connect; return why they cannot."""
+        """Wait until clients can connect; return the error if the broker failed to start."""
         line = b""
-        # Reset: the process died before it had read its options.
+        # Connection reset: the process died before it had read its options.
         with os.fdopen(self.started.report, "rb") as report, contextlib.suppress(ConnectionResetError):
             line = report.readline()
         if not line:
@@ -146,7 +146,7 @@ class Keeper:
         self.send(signal.SIGTERM)
 
     def reload(self, number: int, frame: object) -> None:
-        """Let the broker look for changed configuration."""
+        """Let the broker reload its configuration."""
         del number, frame
         self.send(signal.SIGHUP)
 
@@ -156,7 +156,7 @@ class Keeper:
             os.kill(self.started.pid, number)
 
     def rest(self, seconds: float) -> None:
-        """Wait before the next start; a signal ends it."""
+        """Wait before the next start; a signal ends the wait."""
         former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             if not self.is_stopping and signal.sigtimedwait(ENDING, seconds) is not None:
@@ -171,7 +171,7 @@ def encoded(value: msgspec.Struct) -> str:
 
 
 def failure(message: Failed) -> ReputError:
-    """Return the error that the broker's process met."""
+    """Return the error that the broker's process reported."""
     kind = getattr(errors, message.kind, BrokerError)
     try:
         error = kind(message.text, message.advice)

@@ -2,7 +2,7 @@
 
     start ──▶ REGISTER_BROKER to all ── every 30 s, and soon after topics have changed ──▶ … ──▶ UNREGISTER_BROKER
 
-A name server that cannot be reached is asked again with the next round; the others are not held up.
+If a name server cannot be reached, the next round tries it again; the other name servers are not delayed.
 
 Source: RocketMQ broker, BrokerOuterAPI.registerBrokerAll and BrokerController.registerBrokerAll.
 """
@@ -29,11 +29,11 @@ from reput.store.config.topic_config_manager import TopicConfigManager
 __all__ = ["NameServerRegistration"]
 
 INTERVAL_S = 30.0
-# Several topics that are created at once are registered together.
+# Seconds to wait, so that topics which are created at the same time are registered together.
 CHANGE_PAUSE_S = 0.02
 TIMEOUT_S = 6.0
 FIRST_TIMEOUT_S = 3.0
-# RocketMQ's slaves connect there; the port beside that of clients.
+# RocketMQ's slaves connect to this port, next to that of clients.
 HA_PORT_DISTANCE = 1
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class NameServerRegistration:
     """Used in the thread of the broker's loop only."""
 
     def __init__(self, addresses: Sequence[str], address: str, settings: Settings, topics: TopicConfigManager) -> None:
-        """*addresses*: of the name servers; *address*: of this broker."""
+        """*addresses* are those of the name servers, *address* is that of this broker."""
         self.addresses = addresses
         self.settings = settings
         self.topics = topics
@@ -56,7 +56,7 @@ class NameServerRegistration:
         }
         self.ha_address = f"{host}:{int(port) + HA_PORT_DISTANCE}"
         self.client = RemotingClient()
-        # Why each name server has refused last, so that a reason is logged once.
+        # The last refusal of each name server, so that the same reason is logged only once.
         self.refusals: dict[str, str] = {}
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -119,7 +119,7 @@ class NameServerRegistration:
         former = self.refusals.get(address)
         self.refusals[address] = refusal
         if refusal and refusal != former:
-            logger.warning("a name server does not take this broker: name_server=%s reason=%s", address, refusal)
+            logger.warning("a name server does not register this broker: name_server=%s reason=%s", address, refusal)
         elif not refusal and former != "":
             logger.info("the broker is registered: name_server=%s broker=%s", address, self.fields["brokerAddr"])
 
@@ -137,5 +137,5 @@ class NameServerRegistration:
 
 
 def written(fields: StoredFields) -> dict[str, Any]:
-    """Return the fields of an object as RocketMQ writes them: without those that are not set."""
+    """Return the fields of an object as RocketMQ writes them: fields that are not set are left out."""
     return {name: value for name, value in fields.to_fields().items() if value is not None}

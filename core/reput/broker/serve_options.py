@@ -1,4 +1,4 @@
-"""What the three processes of `reput serve` tell each other: command line, keeper and broker."""
+"""The messages between the three processes of `reput serve`: command line, keeper and broker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         config: path of the settings' file.
         assignments: settings from the command line, ``NAME=VALUE``.
-        given: settings that follow from the addresses.
+        given: settings that are derived from the addresses.
         listeners: descriptors of the bound sockets.
         broker, name_server: the addresses that clients reach; None: there is no name server here.
-        name_servers: addresses of those to register with.
+        name_servers: addresses of the name servers to register with.
         lock_timeout: seconds to wait while another process writes the store.
         announces: print a line on stdout once clients can connect.
     """

@@ -16,6 +16,7 @@ import resource
 import secrets
 import signal
 import socket
+import sys
 import threading
 from functools import partial
 from importlib import import_module
@@ -35,10 +36,13 @@ from reput.store.state.recorded_settings import load_store_settings
 
 __all__ = ["serve"]
 
-# Each connection takes one, each open file of the store another.
+# Each connection and each open file of the store needs a descriptor.
 DESCRIPTORS_WANTED = 1 << 16
 BROKER_MODULE = "reput.broker.broker"
 STDOUT = 1
+# A thread that answers an administrator holds the interpreter's lock at most so long while the loop waits for it.
+# Python's own 5 ms, several times in a request, were most of what a client waits beside such a thread.
+SWITCH_INTERVAL_S = 0.0005
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ logger = logging.getLogger(__name__)
 def serve(options: ServeOptions, report: int) -> int:
     """Serve a store until SIGTERM; return the exit code. `Ready` or `Failed` is written to the descriptor *report*."""
     directory = Path(options.store)
-    # The opening waits for the process of the supervisor; the broker's modules are loaded meanwhile.
+    # Opening the store waits for the supervisor's process; the broker's modules are loaded meanwhile.
     loading = threading.Thread(target=import_module, args=(BROKER_MODULE,), name="reput-loading")
     loading.start()
     try:
@@ -60,7 +64,7 @@ def serve(options: ServeOptions, report: int) -> int:
 
 
 def connections_max() -> int:
-    """Return how many connections the limit of descriptors allows; a share of it is left to the store's files."""
+    """Return how many connections the limit of descriptors allows; the rest is reserved for the store's files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -70,7 +74,7 @@ def connections_max() -> int:
 
 
 def loop_factory() -> Any:
-    """Return what makes the event loop: uvloop's where it is installed, else None."""
+    """Return the factory of the event loop: uvloop's if uvloop is installed, else None."""
     try:
         import uvloop
     except ImportError:
@@ -82,7 +86,7 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
     """Return the open store.
 
     Raises:
-        ReputError: it cannot be opened.
+        ReputError: the store cannot be opened.
     """
     config = None if options.config is None else Path(options.config)
     read = partial(load_store_settings, directory, config, options.assignments, **options.given)
@@ -96,6 +100,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     from reput.broker.broker import Broker
 
     loop = asyncio.get_running_loop()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -120,16 +125,16 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
         await broker.listen(listener)
     write_broker_place(engine.directory, place)
     await broker.start()
-    # All objects made so far live as long as the broker: spare the collector from visiting them again and again.
+    # All objects made so far live as long as the broker, so the garbage collector need not visit them again and again.
     gc.collect()
     gc.freeze()
-    # First the keeper: it would give up a broker that a person kills before it was ready.
+    # Tell the keeper first: it gives up if the broker is killed before it was ready.
     tell(report, Ready(os.getpid()))
     if options.announces:
-        # A pipe that is full and that no program reads takes the line later, or never; clients are served meanwhile.
+        # Printing blocks while stdout is a full pipe that no program reads; clients are served meanwhile.
         threading.Thread(target=announce, args=(options,), name="reput-ready", daemon=True).start()
     await stop.wait()
-    logger.info("the broker stops: store=%s", engine.directory)
+    logger.info("the broker is stopping: store=%s", engine.directory)
     await broker.drain()
     await broker.close()
     with contextlib.suppress(OSError):
@@ -139,16 +144,16 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
 
 
 def announce(options: ServeOptions) -> None:
-    """Tell the person, or the program, that has started the keeper; not the keeper does, which loads its modules."""
+    """Print that clients can connect. The keeper does not, because it is still loading its modules."""
     servers = options.name_server or ";".join(options.name_servers) or "none"
     line = f"ready broker={options.broker} name_server={servers} pid={os.getppid()} store={options.store}\n"
-    # Not `print`: a line that a closed pipe refused would stay in its buffer, and fail the end of the process as well.
+    # Not `print`: if the pipe is closed, its buffer would keep the line, and the flush at exit would fail as well.
     with contextlib.suppress(OSError):
         os.write(STDOUT, os.fsencode(line))
 
 
 def tell(report: int, message: Ready | Failed) -> None:
-    """Tell the keeper, which may be gone."""
+    """Send *message* to the keeper, which may have ended."""
     with contextlib.suppress(OSError):
         os.write(report, msgspec.json.encode(message) + b"\n")
         os.close(report)

@@ -1,7 +1,7 @@
-"""ClusterAdministration: topics and groups of all brokers of a name server, looked at and changed.
+"""ClusterAdministration: shows and changes the topics and groups of all brokers of a name server.
 
-It has those methods of `Administration` that the command line needs, and the same rows. With several brokers, a row
-stands for the queue of one of them; rows follow each other by broker name.
+It has the methods of `Administration` that the command line needs, and returns the same rows. With several brokers,
+each row is for a queue of one broker, and rows are sorted by broker name.
 
 Source: RocketMQ tools, DefaultMQAdminExtImpl.
 """
@@ -35,7 +35,7 @@ __all__ = ["BrokerRow", "ClusterAdministration"]
 
 MASTER = "0"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
-# Java writes whole numbers as keys of objects without quotes.
+# Java writes an object's keys without quotes if they are whole numbers.
 BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
 SUBSCRIBE_ALL = "*"
 
@@ -89,8 +89,8 @@ class BrokerRow(msgspec.Struct, frozen=True):
     """One broker.
 
     Attributes:
-        runtime: its figures by RocketMQ's names; None: it cannot be asked.
-        error: why it cannot be asked.
+        runtime: the broker's figures by RocketMQ's names; None: the broker cannot be reached.
+        error: why the broker cannot be reached.
     """
 
     cluster: str
@@ -151,7 +151,7 @@ class ClusterAdministration:
         raise error if isinstance(error, BrokerError) else BrokerError("no name server answers in time")
 
     async def _masters(self) -> list[str]:
-        """Return the addresses of the brokers that can be changed."""
+        """Return the addresses of the master brokers, which accept changes."""
         brokers = sorted((await self._cluster()).broker_addr_table.items())
         return [broker.broker_addrs[MASTER] for _, broker in brokers if MASTER in broker.broker_addrs]
 
@@ -169,11 +169,11 @@ class ClusterAdministration:
         return sorted(msgspec.json.decode(response.body_bytes, type=TopicList).topic_list)
 
     def topic_configs(self) -> list[TopicConfig]:
-        """Return the topics that brokers describe, sorted by name; of several brokers, the first one's description."""
+        """Return the topics, sorted by name; if several brokers describe one, the first broker's description."""
         return [config for _, config in sorted(self.thread.run(self._topic_configs()).items())]
 
     def topic_config(self, topic: str) -> TopicConfig | None:
-        """Return how a topic is described; None: there is no such topic."""
+        """Return the description of a topic; None: there is no such topic."""
         return self.thread.run(self._topic_configs()).get(topic)
 
     async def _topic_configs(self) -> dict[str, TopicConfig]:
@@ -203,7 +203,7 @@ class ClusterAdministration:
         self.thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)))
 
     def has_messages(self, topic: str) -> bool:
-        """Return False: brokers delete a topic that has messages like any other."""
+        """Return False: brokers delete a topic even if it has messages."""
         del topic
         return False
 
@@ -254,7 +254,7 @@ class ClusterAdministration:
     # Groups.
 
     def group_config(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return how a group is described; None: it is not."""
+        """Return the description of a group; None: no broker describes it."""
         return self.thread.run(self._group_configs()).get(group)
 
     async def _group_configs(self) -> dict[str, SubscriptionGroupConfig]:
@@ -284,12 +284,12 @@ class ClusterAdministration:
         """
         self.require_group(group)
         flag = "true" if clean_offsets else "false"
-        # The flag has one name in RocketMQ 4, and another in 5.
+        # RocketMQ 4 and RocketMQ 5 name this flag differently.
         fields = {"groupName": group, "removeOffset": flag, "cleanOffset": flag}
         self.thread.run(self._on_all(RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)))
 
     def require_group(self, group: str) -> None:
-        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless a broker describes *group*, or has its offsets."""
+        """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless a broker knows *group* or its offsets."""
         if group not in self.progress_of_groups():
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
@@ -340,10 +340,10 @@ class ClusterAdministration:
     def reset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
     ) -> list[GroupProgress]:
-        """Move a group to another place in a topic; consumers that run go on from there. Return a row per queue.
+        """Move a group to another place in a topic; running consumers continue from there. Return a row per queue.
 
         Raises:
-            RequestRefused: the group or topic is unknown; or consumers run, and *queue_id* names one queue.
+            RequestRefused: the group or topic is unknown; or *queue_id* is given while consumers run.
         """
         self.require_group(group)
         return self.thread.run(self._reset_offsets(group, topic, to, queue_id))
@@ -362,8 +362,8 @@ class ClusterAdministration:
             if queue_id is not None:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"consumers of the group run, which move all queues at once: group={group!r} queue_id={queue_id}",
-                    "Leave the queue out, or stop them first.",
+                    f"running consumers can only move all queues at once: group={group!r} queue_id={queue_id}",
+                    "Leave out the queue, or stop the consumers first.",
                 )
             timestamp = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}.get(str(to), to)
             fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
@@ -381,7 +381,7 @@ class ClusterAdministration:
         return (await self.session.invoke(broker, command)).code == ResponseCode.SUCCESS
 
     def clean_offsets(self) -> list[tuple[str, str]]:
-        """Refuse: brokers have no such request.
+        """Refuse, because brokers have no such request.
 
         Raises:
             ConfigError: always.

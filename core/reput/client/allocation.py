@@ -1,4 +1,4 @@
-"""How the consumers of a group share queues. All of them compute the same from the same lists, without a word.
+"""How the consumers of a group share queues. Each computes the same result from the same lists, without communication.
 
 Source: RocketMQ client, AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle,
 AllocateMessageQueueConsistentHash and ConsistentHashRouter.
@@ -23,9 +23,9 @@ HASH_SIZE = 4
 
 
 def allocate_averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Return the queues of a client: a run of them, as long as everybody's, or one longer at the beginning.
+    """Return the queues of a client: consecutive ones, equally many for each client, or one more for the first clients.
 
-    Both lists are sorted, and the client is in its list.
+    Both lists are sorted, and *client_ids* contains *client_id*.
     """
     index, count = client_ids.index(client_id), len(client_ids)
     share, rest = divmod(len(queues), count)
@@ -39,7 +39,7 @@ def allocate_by_circle(client_id: str, queues: Sequence[MessageQueue], client_id
 
 
 def allocate_by_hash(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Return the queues of a client: those that lie before its points on a ring of hashes."""
+    """Return the queues of a client: those whose hashes lie before the client's points on a ring."""
     ring: dict[int, str] = {}
     for other in client_ids:
         for number in range(VIRTUAL_NODES):

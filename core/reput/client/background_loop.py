@@ -25,7 +25,7 @@ class BackgroundLoop:
         self.thread.start()
 
     def run_loop(self) -> None:
-        """Run the loop until it is stopped; the thread."""
+        """Run the loop until it is stopped. The thread's function."""
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
@@ -37,14 +37,14 @@ class BackgroundLoop:
             self.loop.close()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call *function* in the loop; one wake-up does for all that came meanwhile."""
+        """Call *function* in the loop; one wake-up serves all calls that are waiting."""
         is_first = not self.calls
         self.calls.append(function)
         if is_first:
             self.loop.call_soon_threadsafe(self.run_calls)
 
     def run_calls(self) -> None:
-        """Make the calls that came."""
+        """Make the calls that are waiting."""
         calls = self.calls
         while calls:
             calls.popleft()()
@@ -63,7 +63,7 @@ def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Resul
     """Run a coroutine in a loop of another thread, and return its result.
 
     Raises:
-        ConfigError: it is the loop of this thread, which would wait for itself.
+        ConfigError: *loop* is the loop of this thread, which would wait for itself.
         StoreClosed: the loop has ended.
     """
     try:
@@ -73,13 +73,13 @@ def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Resul
     if is_own:
         coroutine.close()
         raise ConfigError(
-            "a task cannot wait like this in the loop that it runs in", "Await the method with the prefix a."
+            "a task called a blocking method of its own event loop", "Await the method with the prefix a."
         )
     try:
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError:
         coroutine.close()
-        raise StoreClosed("the event loop has ended", "Connect again, in the loop that runs.") from None
+        raise StoreClosed("the event loop has ended", "Connect again in the running loop.") from None
     try:
         return future.result()
     except BaseException:
@@ -88,7 +88,7 @@ def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Resul
 
 
 class ThreadOutcome:
-    """The result of a put that a thread waits for while the loop sends it, as a task waits for a future."""
+    """The result of a put, for a thread that waits while the loop sends the message, as a task waits for a future."""
 
     __slots__ = ("error", "lock", "result")
 
@@ -99,7 +99,7 @@ class ThreadOutcome:
         self.error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Whether the wait is over."""
         return not self.lock.locked()
 
     def set_result(self, result: Any) -> None:

@@ -48,7 +48,7 @@ TIMEOUT_S = 10.0
 class Producer(Puts):
     """Puts messages under the name of a producer group. Make it with `Client.producer`.
 
-    The name is what brokers list in their connections, and what transactions go by.
+    Brokers list the name among their connections, and identify the sender of a transaction by it.
     """
 
     @property
@@ -58,11 +58,11 @@ class Producer(Puts):
 
 
 class Client(Puts, ClosingBlock, RunsWorkers):
-    """Connected to brokers. Any number of threads and tasks may use it. Make it with `reput.connect`.
+    """A client of brokers. Any number of threads and tasks may use it. Make it with `reput.connect`.
 
-    It has the methods of a store that make sense over the wire, by the same names. Every method that may wait has a
+    A client has those methods of a store that make sense over the network. Every method that may wait has a
     coroutine twin: the same name with the prefix ``a``, the same arguments, result and errors. After `close`, every
-    method raises `reput.StoreClosed`. A forked child of the program goes on with connections of its own; consumers
+    method raises `reput.StoreClosed`. A forked child of the program opens connections of its own; consumers
     belong to the process that made them.
     """
 
@@ -80,7 +80,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         return self._sessions.closed
 
     def producer(self, group: str) -> Producer:
-        """Return what puts messages under the name of a producer group. It closes with the client.
+        """Return a `Producer`, which puts messages under the name of a producer group. It closes with the client.
 
         Raises:
             RequestRefused: the name is illegal.
@@ -109,17 +109,17 @@ class Client(Puts, ClosingBlock, RunsWorkers):
             filter: tags like ``a || b``, or an SQL92 expression from `reput.filter.parse`; None: all messages.
             begin: where the group starts in queues that it never consumed: "earliest", "latest", or a store time in ms
                 since 1970.
-            in_flight_max: how many messages the consumer may hold that it has not acknowledged.
-            broadcast: the consumer shares with no other, and gets every message.
-            offset_store: the file that keeps the place of a broadcasting consumer. Without one the consumer keeps its
-                place in memory, and starts from *begin* each time.
-            in_order: the queues are locked at their brokers, so that no two consumers ever handle messages of one at
-                once (RocketMQ's MessageListenerOrderly).
-            allocation: how the group shares queues; the same for all of its consumers, in any language: RocketMQ's
-                "averagely", "averagely_by_circle" or "consistent_hash".
+            in_flight_max: how many unacknowledged messages the consumer may hold.
+            broadcast: the consumer does not share, and gets every message.
+            offset_store: the file in which a broadcasting consumer keeps its offsets. Without a file it keeps them in
+                memory, and each new consumer starts from *begin*.
+            in_order: lock the queues at their brokers, so that two consumers never handle messages of one queue at the
+                same time (RocketMQ's MessageListenerOrderly).
+            allocation: how the group shares queues: RocketMQ's "averagely", "averagely_by_circle" or "consistent_hash".
+                All consumers of a group, in any language, need the same one.
 
         Raises:
-            RequestRefused: the group's name is illegal; or a broker does not take the filter.
+            RequestRefused: the group's name is illegal, or a broker does not accept the filter.
             FilterSyntaxError: the filter does not parse.
             ConfigError: an argument is wrong.
             BrokerError: no name server or no broker can be reached.
@@ -143,7 +143,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         in_order: bool = False,
         allocation: Allocation = "averagely",
     ) -> RemoteConsumer:
-        """As `consumer`, for a task. The consumer lives in the running loop; close it there."""
+        """As `consumer`, for a task. The consumer belongs to the running loop; close it there."""
         return await self._joined(
             group, topics, filter, begin, in_flight_max, broadcast, offset_store, in_order, allocation
         )
@@ -161,24 +161,25 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         allocation: Allocation,
         queue_in_flight_max: int = sys.maxsize,
     ) -> RemoteConsumer:
-        """Return a consumer that lives in the running loop."""
+        """Return a consumer that belongs to the running loop."""
         self._sessions.require_open()
         check_group(group)
         check_beginning("begin", begin)
         require_whole("in_flight_max", in_flight_max, 1)
         if allocation not in STRATEGIES:
             raise ConfigError(
-                f"allocation is unknown: allocation={allocation!r} known={','.join(STRATEGIES)}", "Give a known one."
+                f"allocation is unknown: allocation={allocation!r} known={','.join(STRATEGIES)}",
+                "Give one of these names.",
             )
         if offset_store is not None and not broadcast:
             raise ConfigError(
-                f"only a broadcasting consumer keeps its place in a file: offset_store={offset_store!s}",
-                "Leave it out: brokers keep the place of a group.",
+                f"only a broadcasting consumer keeps its offsets in a file: offset_store={offset_store!s}",
+                "Leave offset_store out: brokers keep the offsets of a group.",
             )
         path = None if offset_store is None else require_path("offset_store", offset_store)
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names:
-            raise ConfigError("a consumer has no topic", "Give one at least.")
+            raise ConfigError("a consumer has no topic", "Give at least one topic.")
         for topic in names:
             check_consumed_topic(topic)
         version = int(time.time() * 1000)
@@ -214,7 +215,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         in_flight_max: int,
         queue_in_flight_max: int,
     ) -> RemoteConsumer:
-        """Return a consumer that lives in the worker's loop, without another thread between it and the handlers."""
+        """Return a consumer that belongs to the worker's loop: no other thread stands between it and the handlers."""
         assert worker.loop is not None
         return run_in(
             worker.loop,
@@ -236,7 +237,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
     @property
     def transactions(self) -> Transactions:
-        """Messages that are delivered only when their sender says so."""
+        """Messages that are delivered only when their sender commits them."""
         self._sessions.require_open()
         return self._transactions
 
@@ -256,10 +257,10 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
         Args:
             tags: an expression like ``a || b``; only messages with one of these tags are returned.
-            broker_name: whose queue; None: only one broker has the topic.
+            broker_name: the broker of the queue; None: only one broker has the topic.
 
         Raises:
-            ConfigError: an argument is wrong; or several brokers have the queue, and none is named.
+            ConfigError: an argument is wrong, or several brokers have the queue and *broker_name* is None.
             RequestRefused: the topic does not exist, or has no such queue.
             BrokerError: the broker cannot be reached.
         """
@@ -317,11 +318,11 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         Args:
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
-            begin: the earliest store time, in ms since 1970. Brokers know times to the second.
+            begin: the earliest store time, in ms since 1970. Brokers compare times to the second.
             end: the latest store time.
 
         Raises:
-            ConfigError: an argument is wrong; or *topic* is None and *key* is no message id.
+            ConfigError: an argument is wrong, or *topic* is None and *key* is not a message id.
             RequestRefused: the topic does not exist.
             BrokerError: a broker cannot be reached.
         """
@@ -353,7 +354,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         require_whole("end", end, None)
         if topic is None and decode_message_id(key) is None:
             raise ConfigError(
-                f"a query without a topic is for a message id: key={key!r}",
+                f"a query without a topic needs a message id: key={key!r}",
                 "Name the topic, or give the message_id that put has returned.",
             )
         return await query_messages(session, topic, key, count_max, begin, end)
@@ -361,7 +362,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
     # Topics and groups.
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the queues of a topic that consumers read, ascending; none: the topic is unknown.
+        """Return the queues of a topic that consumers read, ascending; an empty list if the topic is unknown.
 
         Raises:
             BrokerError: no name server can be reached.
@@ -383,7 +384,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
     @property
     def administration(self) -> ClusterAdministration:
-        """Topics and consumer groups of all brokers: what they have, how far they are, and changes."""
+        """Shows and changes the topics and consumer groups of all brokers."""
         background = self._sessions.background()
         return ClusterAdministration(background.thread, background.session)
 
@@ -437,19 +438,19 @@ def connect(
     access_key: str | None = None,
     secret_key: str | None = None,
 ) -> Client:
-    """Return a client of RocketMQ-compatible brokers. Nothing is connected before it is needed.
+    """Return a client of RocketMQ-compatible brokers. Connections are made when they are first needed.
 
         with reput.connect("127.0.0.1:9876") as client:
             client.put(reput.Message("orders", b"..."))
 
     Args:
-        target: ``HOST:PORT`` of a name server, or several with semicolons between; or the directory of a store that
-            `reput serve` serves on this machine, which needs neither port nor name server; or ``unix:PATH`` of a
-            broker's socket.
-        timeout: seconds that a put may take while brokers are away.
-        tls: encrypts connections over the network: a file with the authorities that brokers' certificates are checked
-            with, or an `ssl.SSLContext`. None: they are not encrypted.
-        access_key: the account that signs every request, for brokers that have accounts.
+        target: ``HOST:PORT`` of a name server, or several of them separated by semicolons; or the directory of a
+            store that `reput serve` serves on this machine, without port or name server; or ``unix:PATH`` of a broker's
+            socket.
+        timeout: seconds that a put may take while brokers cannot be reached.
+        tls: encrypts connections over the network: a file with the authorities that have signed the brokers'
+            certificates, or an `ssl.SSLContext`. None: connections are not encrypted.
+        access_key: the account with which every request is signed, for brokers that have accounts.
         secret_key: the account's secret; given together with *access_key*.
 
     Raises:

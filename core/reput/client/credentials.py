@@ -23,7 +23,7 @@ class Credentials(NamedTuple):
     """How a client identifies itself: its account and its encryption. Any thread may use it.
 
     Attributes:
-        tls: encrypts connections; None: they are plain.
+        tls: encrypts connections; None: connections are not encrypted.
         sign: completes a request with a signature; None: requests are not signed.
     """
 
@@ -44,7 +44,7 @@ def credentials(
     """
     if (access_key is None) != (secret_key is None):
         raise ConfigError(
-            f"an account has an access key and a secret key: access_key={access_key!r} "
+            f"an account needs both an access key and a secret key: access_key={access_key!r} "
             f"secret_key={'given' if secret_key is not None else None}",
             "Give both, or neither.",
         )

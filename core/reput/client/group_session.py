@@ -1,11 +1,11 @@
-"""GroupSession: what one consumer does in its loop: heartbeats, rebalancing, pulls, commits and locks.
+"""GroupSession: the work of one consumer in its loop: heartbeats, rebalancing, pulls, commits and locks.
 
     heartbeat ──▶ members of the group ──▶ queues of this one ──▶ a pull per queue ──▶ RemoteQueue ──▶ program
         ▲                 ▲                                                                 │
      30 s, new        20 s, or when the                             every 5 s: committed ◀──┘
      connection       broker tells
 
-Each consumer has connections of its own: a broker knows one member of a group by connection.
+Each consumer has its own connections, because a broker allows one member of a group per connection.
 
 Source: RocketMQ client, MQClientInstance, RebalanceImpl, DefaultMQPushConsumerImpl and RemoteBrokerOffsetStore.
 """
@@ -48,14 +48,14 @@ __all__ = ["GroupSession"]
 REBALANCE_INTERVAL_S = 20.0
 COMMIT_INTERVAL_S = 5.0
 LOCK_INTERVAL_S = 20.0
-# A lock is taken as held for so long after the broker has given it; the broker keeps it for 60 s.
+# The consumer trusts a lock for this long after the broker has granted it; the broker keeps the lock for 60 s.
 LOCK_LIVES_S = 30.0
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 PULL_COUNT = 32
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 3.0
 COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
-# Until the broker knows of a new member, and all topics are there.
+# The interval until the broker knows a new member and all topics exist.
 REBALANCE_AGAIN_S = 1.0
 UNLOCK_WAIT_S = 30.0
 # {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
@@ -72,12 +72,12 @@ class ConsumerList(msgspec.Struct, rename="camel"):
 
 
 class GroupSession:
-    """Used in the thread of its loop only, but for what `lock` guards.
+    """Used in the thread of its loop only, except what `lock` guards.
 
     Args:
-        lock: guards the queues' contents, which threads take from.
+        lock: guards the messages in the queues, which other threads take.
         on_messages: called under the lock with a queue that has messages to take.
-        on_dropped: called under the lock with a queue that is this consumer's no longer.
+        on_dropped: called under the lock with a queue that no longer belongs to this consumer.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class GroupSession:
 
         Raises:
             BrokerError: no name server, or no broker of the topics, can be reached.
-            RequestRefused: a broker takes no subscription by expressions, or this one does not compile there.
+            RequestRefused: a broker does not support filter expressions, or does not compile this one.
         """
         try:
             for topic in self.subscriptions:
@@ -149,7 +149,7 @@ class GroupSession:
             self.run(self.keep_locked())
 
     async def check_expressions(self) -> None:
-        """Ask the brokers whether they take the subscriptions by expression."""
+        """Ask the brokers whether they accept the filter expressions."""
         for topic, subscription in self.subscriptions.items():
             route = self.session.routes.known.get(topic)
             if subscription.expression_type != SQL92 or route is None:
@@ -195,7 +195,7 @@ class GroupSession:
         return HeartbeatData(self.session.client_id, [], [data])
 
     def ids_changed(self, connection: Connection, request: RemotingCommand) -> None:
-        """Rebalance: the broker tells that the group has changed."""
+        """Rebalance, because the broker reports that the group has changed."""
         del connection
         if request.ext_fields.get("consumerGroup") == self.group:
             self.changed.set()
@@ -203,9 +203,9 @@ class GroupSession:
     # Sharing.
 
     async def keep_balanced(self) -> None:
-        """Look which queues are this consumer's: every 20 s, when a broker tells, and soon while something is open."""
+        """Rebalance every 20 s, when a broker reports a change, and every second while something is missing."""
         while True:
-            # Of a topic that is still to be made, the first messages should not wait long.
+            # If a topic does not exist yet, its first messages should not wait long.
             is_whole = self.subscriptions.keys() <= self.session.routes.known.keys()
             wait = REBALANCE_INTERVAL_S if self.has_balanced and is_whole else REBALANCE_AGAIN_S
             with contextlib.suppress(TimeoutError):
@@ -219,7 +219,7 @@ class GroupSession:
                 await self.rebalance()
 
     async def rebalance(self) -> None:
-        """Take the queues that are this consumer's now, and drop the others."""
+        """Take the queues that belong to this consumer now, and drop the others."""
         async with self.balancing:
             self.has_balanced = True
             for topic in self.subscriptions:
@@ -230,14 +230,14 @@ class GroupSession:
                 if not self.broadcast:
                     ids = await self.client_ids(route)
                     if self.session.client_id not in ids:
-                        # The broker does not know of this member yet.
+                        # The broker does not know this member yet.
                         self.has_balanced = False
                         continue
                     queues = self.allocate(self.session.client_id, queues, sorted(set(ids)))
                 await self.take(topic, queues)
 
     async def client_ids(self, route: Route) -> list[str]:
-        """Return the ids of the group's members; none: no broker tells."""
+        """Return the ids of the group's members; an empty list if no broker answers."""
         for broker in route.masters.values():
             try:
                 response = await self.session.invoke(
@@ -251,7 +251,7 @@ class GroupSession:
         return []
 
     async def take(self, topic: str, queues: list[MessageQueue]) -> None:
-        """Have exactly *queues* of a topic."""
+        """Take and drop queues of a topic until this consumer has exactly *queues*."""
         wanted = set(queues)
         for queue in [queue for queue in self.queues if queue.topic == topic and queue not in wanted]:
             await self.drop(self.queues[queue])
@@ -266,7 +266,7 @@ class GroupSession:
             try:
                 position = await self.first_position(queue)
             except ReputError as error:
-                logger.warning("a queue cannot be begun, tried again: queue=%s error=%s", queue, error)
+                logger.warning("a queue cannot be started and is tried again: queue=%s error=%s", queue, error)
                 self.has_balanced = False
                 continue
             found = RemoteQueue(queue, position)
@@ -275,11 +275,11 @@ class GroupSession:
             found.pulling = self.loop.create_task(self.pull(found))
 
     async def drop(self, queue: RemoteQueue) -> None:
-        """Give up a queue: commit its acknowledged messages, and forget the others."""
+        """Give up a queue: commit the acknowledged messages, and forget the others."""
         self.stop_pulling(queue)
         del self.queues[queue.queue]
         if self.in_order:
-            # The order holds only if no other consumer starts before the program has handled the messages that it has.
+            # To keep the order, no other consumer may start before the program has handled the messages that it holds.
             await self.wait_until_done(queue)
         offset = self.offset_of(queue)
         with self.lock:
@@ -291,7 +291,7 @@ class GroupSession:
             self.requests.unlock([queue.queue])
 
     async def wait_until_done(self, queue: RemoteQueue) -> None:
-        """Wait until nothing of a queue is in flight, but not for ever."""
+        """Wait, for a limited time, until no message of a queue is in flight."""
         with self.lock:
             queue.position = queue.commit_offset() if not queue.buffer else queue.buffer[0][0]
             queue.buffer.clear()
@@ -305,10 +305,10 @@ class GroupSession:
             queue.pulling.cancel()
 
     async def first_position(self, queue: MessageQueue) -> int:
-        """Return where the group goes on with a queue, or begins.
+        """Return the offset at which the group continues in a queue, or begins.
 
         Raises:
-            ReputError: the broker does not tell.
+            ReputError: the broker does not answer.
         """
         if self.local_offsets is not None:
             kept = self.local_offsets.find(queue)
@@ -319,7 +319,7 @@ class GroupSession:
         begin = self.begins[queue.topic]
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if is_retry or queue.topic not in self.known_at_start:
-            # All of a topic that was made after the consumer had joined is new.
+            # The topic was created after the consumer had joined, so all of its messages are new.
             begin = "earliest"
         return await self.requests.place_of(queue, begin)
 
@@ -354,7 +354,7 @@ class GroupSession:
             except (ReputError, KeyError, ValueError) as error:
                 logger.log(
                     logging.WARNING if pause > 1.0 else logging.INFO,
-                    "a pull has failed, tried again: group=%s queue=%s error=%s",
+                    "a pull has failed and is tried again: group=%s queue=%s error=%s",
                     self.group,
                     queue.queue,
                     error,
@@ -399,10 +399,10 @@ class GroupSession:
         return await self.session.invoke(broker, command, PULL_TIMEOUT_S)
 
     def tell_moved(self, queue: RemoteQueue, response: RemotingCommand) -> None:
-        """Log that a queue does not have what the group wants next."""
+        """Log that a queue does not have the offset at which the group would continue."""
         fields = response.ext_fields
         logger.warning(
-            "the queue does not have what the group wants next: group=%s queue=%s queue_offset=%d "
+            "the queue does not have the group's next offset: group=%s queue=%s queue_offset=%d "
             "queue_offset_min=%s queue_offset_max=%s next=%s",
             self.group,
             queue.queue,
@@ -425,7 +425,7 @@ class GroupSession:
         """Move one queue.
 
         Raises:
-            OffsetOutOfRange: the queue is not this consumer's, or has no such offset.
+            OffsetOutOfRange: this consumer does not have the queue, or the queue has no such offset.
         """
         names = (topic, queue_id)
         at = next((at for at in self.queues if names == (at.topic, at.queue_id) and is_of(at, broker_name)), None)
@@ -439,7 +439,7 @@ class GroupSession:
             raise OffsetOutOfRange(
                 f"the queue has no such offset: topic={topic!r} queue_id={queue_id} queue_offset={queue_offset} "
                 f"queue_offset_min={low} queue_offset_max={high}",
-                "Give an offset of the queue, or the one behind its last.",
+                "Give an offset of the queue, or the one after its last.",
             )
         await self.move(self.queues[at], queue_offset)
 
@@ -454,7 +454,7 @@ class GroupSession:
         queue.pulling = self.loop.create_task(self.pull(queue))
 
     def offsets_reset(self, connection: Connection, request: RemotingCommand) -> None:
-        """Go on where an administrator has moved the group to."""
+        """Continue at the offsets to which an administrator has moved the group."""
         del connection
         if request.ext_fields.get("group") == self.group:
             for queue, queue_offset in reset_offsets(request.body_bytes).items():
@@ -471,13 +471,13 @@ class GroupSession:
 
         Raises:
             RequestRefused: the broker refuses.
-            BrokerError: it cannot be reached.
+            BrokerError: the broker cannot be reached.
         """
         if not self.broadcast:
             await self.requests.send_back(queue.queue, record, delay_level, max_reconsume_times)
             return
         logger.warning(
-            "a broadcast message that failed is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
+            "a failed broadcast message is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",
             self.group,
             record.topic,
             record.queue_id,
@@ -493,10 +493,10 @@ class GroupSession:
             try:
                 await self.commit()
             except (ReputError, OSError) as error:
-                logger.warning("offsets cannot be committed, tried again: group=%s error=%s", self.group, error)
+                logger.warning("offsets cannot be committed yet: group=%s error=%s", self.group, error)
 
     def offset_of(self, queue: RemoteQueue) -> int:
-        """Return the offset before which everything is done."""
+        """Return the offset before which all messages are done."""
         with self.lock:
             return queue.commit_offset()
 
@@ -519,7 +519,7 @@ class GroupSession:
             raise error
 
     async def commit_queue(self, queue: RemoteQueue, offset: int) -> None:
-        """Commit one queue, if it has gone on."""
+        """Commit the offset of one queue, if it has changed."""
         if offset == queue.committed:
             return
         if self.local_offsets is not None:
@@ -548,12 +548,12 @@ async def end_all(tasks: Collection[asyncio.Task[None]]) -> None:
 
 
 def is_of(queue: MessageQueue, broker_name: str | None) -> bool:
-    """Return whether a queue is of the broker with a name, or the name is left open."""
+    """Return whether a queue belongs to the named broker; always True if *broker_name* is None."""
     return broker_name is None or queue.broker_name == broker_name
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """Return a subscription as heartbeats have it."""
+    """Return a subscription in the form that heartbeats use."""
     compiled = subscription.compiled
     tags = compiled if isinstance(compiled, TagFilter) else None
     return SubscriptionData(

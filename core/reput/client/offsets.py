@@ -1,4 +1,4 @@
-"""Offsets: how far a broadcasting consumer has come, in memory or in a file of its own.
+"""Offsets: the offsets of a broadcasting consumer, in memory or in a file of its own.
 
 Source: RocketMQ client, LocalFileOffsetStore. The file is reput's own: a list of queues, each with its offset.
 """
@@ -51,7 +51,7 @@ class Offsets:
         self.offsets = {MessageQueue(at.broker_name, at.queue_id, at.topic): at.offset for at in kept}
 
     def find(self, queue: MessageQueue) -> int | None:
-        """Return the offset of a queue; None: none is kept."""
+        """Return the offset of a queue; None: the queue has none yet."""
         return self.offsets.get(queue)
 
     def set(self, queue: MessageQueue, offset: int) -> None:
@@ -63,7 +63,7 @@ class Offsets:
         """Write the file, if an offset has changed.
 
         Raises:
-            OSError: the file is unchanged.
+            OSError: the file cannot be written, and is unchanged.
         """
         if self.path is not None and self.is_changed:
             kept = [KeptOffset(at.broker_name, at.topic, at.queue_id, offset) for at, offset in self.offsets.items()]

@@ -23,13 +23,13 @@ class Puts:
         self._group = group
 
     def put(self, message: Message) -> PutMessageResult:
-        """Store one message at a broker, and return where it lies.
+        """Store one message at a broker, and return where it was stored.
 
-        A broker that is away is tried again until the client's *timeout* is over. A message whose answer was lost on
-        the way may be stored twice.
+        If a broker cannot be reached, the put is repeated until the client's *timeout* is over. If only the answer was
+        lost, the message is then stored twice.
 
-        Of what the result says, brokers other than reput's do not tell ``record_size``, ``next_commit_log_offset`` and
-        ``store_timestamp``; these are -1 then.
+        Brokers other than reput's do not report ``record_size``, ``next_commit_log_offset`` and ``store_timestamp``;
+        in the result these are then -1.
 
         Raises:
             MessageIllegal: the message breaks one of RocketMQ's limits.
@@ -46,18 +46,18 @@ class Puts:
         return result
 
     async def aput(self, message: Message) -> PutMessageResult:
-        """As `put`, for a task. What the tasks of a loop put in one turn is sent together."""
+        """As `put`, for a task. The messages that tasks put in one turn of the loop are sent together."""
         here = self._sessions.here()
         future: asyncio.Future[PutMessageResult] = here.loop.create_future()
         here.sender.put(self._prepared(message, future))
         return await future
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """Store *messages*, and return a result for each. Those of one topic are sent together.
+        """Store *messages*, and return a result for each. Messages of one topic are sent together.
 
-        All messages are checked before the first is sent. Those that name no queue go to one queue of their topic, a
-        batch of some hundred KiB at a time. If some cannot be stored, the first error is raised, and its
-        ``stored_count`` says how many were. The errors are those of `put`.
+        All messages are checked before the first is sent. Messages without a queue id go to one queue of their topic,
+        in batches of some hundred KiB. If some messages cannot be stored, the first error is raised, and its
+        ``stored_count`` is the number of stored messages. The errors are those of `put`.
         """
         outcomes: list[ThreadOutcome] = []
         sendings: list[Sending] = []
@@ -82,7 +82,7 @@ class Puts:
         return all_or_first_error(results, errors)
 
     async def aput_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """As `put_batch`, for a task. A batch that is cancelled may be stored all the same."""
+        """As `put_batch`, for a task. A cancelled batch may nevertheless be stored."""
         here = self._sessions.here()
         loop, sender = here.loop, here.sender
         futures: list[asyncio.Future[PutMessageResult]] = []
@@ -98,11 +98,11 @@ class Puts:
         return all_or_first_error([future.result() for future in futures if future.exception() is None], errors)
 
     def _prepared(self, message: Message, outcome: Outcome) -> Sending:
-        """Return a message as it is sent."""
+        """Return a message in the form in which it is sent."""
         try:
             return prepare(message, self._group, outcome, self._sessions.born_host)
         except (AttributeError, TypeError):
-            # Looked at only now: a put that succeeds pays nothing for it.
+            # Types are checked only after a failure, so that a successful put does not pay for the check.
             require_messages([message])
             raise
 
@@ -121,7 +121,7 @@ def as_list(messages: Iterable[Message]) -> list[Message]:
 
 
 def all_or_first_error(results: list[PutMessageResult], errors: list[BaseException]) -> list[PutMessageResult]:
-    """Return the results of a batch, if no message of it has failed."""
+    """Return the results of a batch, or raise the first of *errors*."""
     if not errors:
         return results
     error = errors[0]

@@ -36,7 +36,7 @@ class QueueRequests:
         self.group = group
 
     async def place_of(self, queue: MessageQueue, place: Beginning) -> int:
-        """Return the queue offset of a place in a queue."""
+        """Return the queue offset of *place*: the queue's begin, its end, or a store time."""
         if place == "earliest":
             return await self.ask_offset(RequestCode.GET_MIN_OFFSET, queue)
         if place == "latest":
@@ -65,7 +65,7 @@ class QueueRequests:
 
         Raises:
             RequestRefused: the broker refuses.
-            BrokerError: it cannot be reached.
+            BrokerError: the broker cannot be reached.
         """
         fields = queue_fields(queue) | {"consumerGroup": self.group, "commitOffset": str(offset)}
         await self.session.request(self.master(queue), RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
@@ -74,7 +74,7 @@ class QueueRequests:
         """Return the address of the broker that has a queue.
 
         Raises:
-            BrokerError: it has none now.
+            BrokerError: the broker has no address now.
         """
         address = self.session.routes.master(queue.broker_name)
         if address is None:
@@ -90,7 +90,7 @@ class QueueRequests:
 
         Raises:
             RequestRefused: the broker refuses.
-            BrokerError: it cannot be reached.
+            BrokerError: the broker cannot be reached.
         """
         fields = {
             "offset": str(record.commit_log_offset),
@@ -109,14 +109,14 @@ class QueueRequests:
     # Locks, for consuming in order.
 
     async def lock(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock queues at their brokers; return those that are this consumer's now."""
+        """Lock queues at their brokers; return the queues that this consumer has locked now."""
         held: list[MessageQueue] = []
         for broker, of_broker in self.by_broker(queues).items():
             body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
             try:
                 response = await self.session.request(broker, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body))
             except ReputError as error:
-                logger.warning("queues cannot be locked, tried again: group=%s error=%s", self.group, error)
+                logger.warning("queues cannot be locked yet: group=%s error=%s", self.group, error)
                 continue
             held += msgspec.json.decode(response.body_bytes, type=LockedQueues).held
         return held
@@ -128,7 +128,7 @@ class QueueRequests:
             self.session.notify(broker, RemotingCommand(RequestCode.UNLOCK_BATCH_MQ, body=body))
 
     def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Return queues by the address of their broker; those of brokers without one are left out."""
+        """Return queues by the address of their broker; queues of brokers without an address are left out."""
         found: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             address = self.session.routes.master(queue.broker_name)

@@ -1,4 +1,4 @@
-"""Reading: messages by queue and by key, asked of brokers.
+"""Reading: messages by queue and by key, through brokers.
 
 Source: RocketMQ client, MQAdminImpl.queryMessage and DefaultMQPullConsumerImpl.
 """
@@ -18,7 +18,7 @@ from reput_hooks import Record
 
 __all__ = ["TIMESTAMP_MAX", "get_messages", "query_messages"]
 
-# The group that RocketMQ's tools pull with.
+# The group under which RocketMQ's tools pull.
 GROUP = "TOOLS_CONSUMER"
 SUBSCRIPTION_FLAG = 4
 PULL_COUNT_MAX = 32
@@ -49,7 +49,7 @@ async def get_messages(
     """Return messages of one queue of one broker, from an offset on.
 
     Raises:
-        ConfigError: several brokers have the queue, and none of them is named.
+        ConfigError: several brokers have the queue, and *broker_name* is None.
         RequestRefused: the topic does not exist, or has no such queue.
         BrokerError: the broker cannot be reached.
     """
@@ -82,7 +82,7 @@ async def get_messages(
 async def pull(
     session: Session, broker: str, topic: str, queue_id: int, queue_offset: int, count_max: int, tags: str
 ) -> GetMessageResult:
-    """Return what one pull finds."""
+    """Return the result of one pull."""
     command = RemotingCommand(
         RequestCode.PULL_MESSAGE,
         {
@@ -116,7 +116,7 @@ async def pull(
 async def query_messages(
     session: Session, topic: str | None, key: str, count_max: int, begin: int, end: int
 ) -> list[Record]:
-    """Return the newest messages with a key, or the one with an id, in the order of their store times.
+    """Return the newest messages with a key or a message id, in the order of their store times.
 
     Raises:
         RequestRefused: the topic does not exist.
@@ -141,7 +141,7 @@ async def query_messages(
         if response.code != ResponseCode.SUCCESS:
             raise refused(response)
         records = map(decode_record, records_of(response.body_bytes))
-        # The index knows hashes alone.
+        # The broker's index has only hashes, so the result may include other keys.
         found += [record for record in records if record.topic == topic and has_key(record, key)]
     found.sort(key=lambda record: (record.store_timestamp, record.commit_log_offset))
     return found[-count_max:] if count_max else []
@@ -154,7 +154,7 @@ def has_key(record: Record, key: str) -> bool:
 
 
 async def view_message(session: Session, message_id: str) -> Record | None:
-    """Return the message with an id, asked of the broker that the id names; None: there is none."""
+    """Return the message with an id from the broker that the id names; None: there is none."""
     offset = decode_message_id(message_id)
     assert offset is not None
     broker = decode_host(bytes.fromhex(message_id[:-OFFSET_DIGITS]))

@@ -1,4 +1,4 @@
-"""Records of a pull's answer, as a consumer's program gets them.
+"""Records of a pull's answer, in the form that the consumer's program gets.
 
     body of the answer ──▶ records ──▶ tag ──▶ body inflated, first topic restored
 
@@ -26,7 +26,7 @@ COMPRESSED_FLAG = 1
 COMPRESSION_TYPE_SHIFT, COMPRESSION_TYPE_MASK = 8, 7
 COMPRESSION_MASK = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK << COMPRESSION_TYPE_SHIFT
 ZLIB_TYPES = (0, 3)
-# A body that is larger when inflated than any producer may send is an attack, or damage.
+# If a body is larger, once inflated, than producers may send, it is damaged or an attack.
 INFLATED_SIZE_MAX = 32 << 20
 
 
@@ -34,7 +34,7 @@ def records_of(data: bytes) -> Iterator[bytes]:
     """Yield the bytes of each record of an answer.
 
     Raises:
-        BrokerError: the bytes are no records.
+        BrokerError: the bytes are not records.
     """
     at, end = 0, len(data)
     while at < end:
@@ -49,11 +49,11 @@ def received_records(data: bytes, tags: frozenset[str], *, is_retry: bool) -> tu
     """Return the wanted records of an answer with their queue offsets, and the size of all bytes they hold.
 
     Args:
-        tags: those that are wanted; none: all. The broker compares hashes only.
-        is_retry: the records come from a retry topic, and go by the topic that they were sent to first.
+        tags: the wanted tags; empty: all. The broker compares only their hashes.
+        is_retry: the records come from a retry topic, and are returned with the topic that they were first sent to.
 
     Raises:
-        BrokerError: the bytes are no records.
+        BrokerError: the bytes are not records.
     """
     found: list[tuple[int, Record]] = []
     total = 0
@@ -72,7 +72,7 @@ def received_records(data: bytes, tags: frozenset[str], *, is_retry: bool) -> tu
 
 
 def as_sent(record: Record, *, is_retry: bool) -> Record:
-    """Return a record as its producer sent it: inflated, and of the topic that it was sent to first."""
+    """Return a record as its producer sent it: inflated, with the topic that it was first sent to."""
     changes: dict[str, Any] = {}
     if is_retry:
         changes["topic"] = record.properties.get("RETRY_TOPIC", record.topic)
@@ -86,7 +86,7 @@ def as_sent(record: Record, *, is_retry: bool) -> Record:
 
 
 def inflated(body: bytes) -> bytes | None:
-    """Return a body inflated; None: it is not compressed with zlib, or too large."""
+    """Return an inflated body; None: the body is not compressed with zlib, or is too large."""
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, INFLATED_SIZE_MAX)
@@ -96,5 +96,5 @@ def inflated(body: bytes) -> bytes | None:
 
 
 def wanted_tags(compiled: object) -> frozenset[str]:
-    """Return the tags that a consumer compares itself."""
+    """Return the tags that the consumer itself compares."""
     return compiled.tags if isinstance(compiled, TagFilter) else frozenset()

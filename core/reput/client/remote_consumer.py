@@ -29,7 +29,7 @@ from reput_hooks import Record
 
 __all__ = ["RemoteConsumer"]
 
-# So many messages of one queue, then those of the next.
+# Messages to take from one queue before the next queue's turn.
 TURN = 32
 SEND_BACK_TIMEOUT_S = 5.0
 
@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 class RemoteConsumer(ClosingBlock):
     """One consumer of a group. Make it with `Client.consumer`; any thread and any task may use it.
 
-    The consumers of a group share the queues of each topic by RocketMQ's rules, with those in other programs and other
-    languages. Delivery is at least once: when a queue goes to another consumer, its unacknowledged messages go along.
+    The consumers of a group, in all programs and languages, share the queues of each topic by RocketMQ's rules.
+    Delivery is at least once: when a queue moves to another consumer, its unacknowledged messages are delivered there.
 
-    It has the methods of `Consumer`. A method that may wait has a twin for tasks with the prefix ``a``.
+    It has the methods of `Consumer`. A method that may wait has a coroutine twin with the prefix ``a``.
     """
 
     def __init__(self, group: str, in_flight_max: int, queue_in_flight_max: int) -> None:
-        """Programs call `Client.consumer` instead. *queue_in_flight_max*: of one queue."""
+        """Programs call `Client.consumer` instead. *queue_in_flight_max* is the limit for one queue."""
         self._group = group
         self._in_flight_max = in_flight_max
         self._queue_in_flight_max = queue_in_flight_max
@@ -58,7 +58,7 @@ class RemoteConsumer(ClosingBlock):
         self._tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._ready: deque[RemoteQueue] = deque()
         self._turn = 0
-        # By commit-log offset; brokers may use the same ones.
+        # Messages in flight by commit-log offset. Two brokers may use the same offset: see `_deliver_too`.
         self._delivered: dict[int, Place] = {}
         self._delivered_too: dict[int, list[Place]] = {}
         self._sending_back: set[tuple[RemoteQueue, int]] = set()
@@ -67,7 +67,7 @@ class RemoteConsumer(ClosingBlock):
         self._on_close: Callable[[RemoteConsumer], None] = lambda consumer: None
 
     async def _start(self, session: GroupSession, on_close: Callable[[RemoteConsumer], None]) -> None:
-        """Join the group. In the loop that the consumer lives in."""
+        """Join the group. Call it in the loop that the consumer belongs to."""
         self._session = session
         self._on_close = on_close
         self._closed = False
@@ -89,12 +89,12 @@ class RemoteConsumer(ClosingBlock):
 
     @property
     def in_flight_max(self) -> int:
-        """The limit of messages in flight; at the limit, the consumer gives no more until one is acknowledged."""
+        """The limit of messages in flight; at the limit, the consumer returns no more until one is acknowledged."""
         return self._in_flight_max
 
     @property
     def closed(self) -> bool:
-        """Whether the consumer was closed, or its client."""
+        """Whether the consumer or its client was closed."""
         return self._closed
 
     # Receiving.
@@ -102,10 +102,10 @@ class RemoteConsumer(ClosingBlock):
     def receive(self, timeout: float | None = None) -> Record | None:
         """Return the next message; None if none came within *timeout* seconds.
 
-        Brokers that are away are waited for.
+        If brokers cannot be reached, this waits for them.
 
         Raises:
-            StoreClosed: the consumer or the client is closed, also while this waits.
+            StoreClosed: the consumer or the client is closed, before the call or during its wait.
         """
         require_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -199,7 +199,7 @@ class RemoteConsumer(ClosingBlock):
             self._session.loop.call_soon_threadsafe(function)
 
     def _came(self, queue: RemoteQueue) -> None:
-        """Give the messages of a queue from now on. Under the lock."""
+        """Start to return the messages of a queue. Under the lock."""
         if queue not in self._ready and len(queue.in_flight) < self._queue_in_flight_max:
             self._ready.append(queue)
         self._notify()
@@ -219,7 +219,7 @@ class RemoteConsumer(ClosingBlock):
         self._notify()
 
     def _deliver_too(self, commit_log_offset: int) -> None:
-        """Put the next message at an offset in flight that another broker uses, too."""
+        """Deliver the next message at a commit-log offset that messages of several brokers have."""
         places = self._delivered_too.get(commit_log_offset)
         if places:
             self._delivered[commit_log_offset] = places.pop(0)
@@ -244,7 +244,7 @@ class RemoteConsumer(ClosingBlock):
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(resolve, future)
 
-    # Done, or not.
+    # Acknowledging and sending back.
 
     def ack(self, record: Record) -> None:
         """Acknowledge a message: it is done. The group's offset is committed every 5 s, by `commit`, and at the end.
@@ -252,7 +252,7 @@ class RemoteConsumer(ClosingBlock):
         Raises:
             RequestRefused: the message is not in flight here: it was acknowledged before, or its queue has gone to
                 another consumer.
-            ConfigError: *record* is no message.
+            ConfigError: *record* is not a message.
         """
         if not isinstance(record, Record):
             require_record(record)
@@ -273,7 +273,7 @@ class RemoteConsumer(ClosingBlock):
         """Return the place of a message in flight. Under the lock.
 
         Raises:
-            RequestRefused: it is not in flight here.
+            RequestRefused: the message is not in flight here.
         """
         place = self._delivered.get(record.commit_log_offset)
         if place is not None and self._delivered_too:
@@ -284,7 +284,7 @@ class RemoteConsumer(ClosingBlock):
                 ResponseCode.SYSTEM_ERROR,
                 f"the message is not in flight here: group={self.group!r} topic={record.topic!r} "
                 f"queue_id={record.queue_id} queue_offset={record.queue_offset}",
-                "It was acknowledged or sent back before, or its queue went to another consumer, which gets it again.",
+                "It was acknowledged or sent back before, or its queue and the message went to another consumer.",
             )
         return place
 
@@ -299,12 +299,13 @@ class RemoteConsumer(ClosingBlock):
             self._delivered_too[offset].remove(place)
 
     def nack(self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None) -> None:
-        """Send a message back: the group gets it again later, and goes on without it now.
+        """Send a message back: the group continues without it now, and gets it again later.
 
         A broadcasting consumer drops it, as RocketMQ's clients do: the other consumers receive it anyway.
 
         Args:
-            delay_level: by RocketMQ's table; 0: longer each time, from 10 s on; below 0: a dead letter at once.
+            delay_level: a level of RocketMQ's table; 0: a longer delay each time, from 10 s on; negative: the message
+                becomes a dead letter at once.
             max_reconsume_times: number of retries before it is a dead letter; None: as the group's configuration says.
 
         Raises:
@@ -331,7 +332,7 @@ class RemoteConsumer(ClosingBlock):
         try:
             await self._in_loop(self._session.send_back(place[0], record, delay_level, max_reconsume_times))
             with self._lock, contextlib.suppress(RequestRefused):
-                # Its queue may have gone meanwhile; then there is nothing to acknowledge.
+                # If the queue has moved to another consumer meanwhile, there is nothing to acknowledge.
                 if self._place_of(record) is place:
                     self.ack(record)
         finally:
@@ -358,14 +359,14 @@ class RemoteConsumer(ClosingBlock):
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
         """Move this consumer's queues to the first message, past the last, or to a store time in ms since 1970.
 
-        Messages in flight are forgotten, and given again if they lie at or after that place. Queues that other
-        consumers of the group have are not moved; `reput group reset` moves the whole group.
+        Messages in flight are forgotten, and delivered again if they are at or after that place. Queues of the group's
+        other consumers are not moved; `reput group reset` moves the whole group.
 
         Args:
-            topic: this one alone; None: all that the consumer has subscribed to, except the retry topic.
+            topic: move only this topic; None: all topics that the consumer has subscribed to, except the retry topic.
 
         Raises:
-            ConfigError: *to* is no such place, or the consumer has not subscribed to *topic*.
+            ConfigError: *to* is not such a place, or the consumer has not subscribed to *topic*.
             BrokerError: a broker cannot be reached.
             StoreClosed: the consumer or the client is closed.
         """
@@ -383,11 +384,11 @@ class RemoteConsumer(ClosingBlock):
         """Move to a place in one of this consumer's queues.
 
         Args:
-            broker_name: if several brokers have such a queue.
+            broker_name: needed if several brokers have such a queue.
 
         Raises:
             ConfigError: the consumer has not subscribed to *topic*.
-            OffsetOutOfRange: this consumer does not have the queue, or the queue no such offset.
+            OffsetOutOfRange: this consumer does not have the queue, or the queue has no such offset.
             StoreClosed: the consumer or the client is closed.
         """
         self._run(self.aseek(topic, queue_id, queue_offset, broker_name=broker_name))
@@ -424,7 +425,7 @@ class RemoteConsumer(ClosingBlock):
                 self._notify()
 
     def _end(self) -> None:
-        """End in a forked child: the connections are the parent's."""
+        """Stop in a forked child, without closing the connections, which belong to the parent."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = True
@@ -454,7 +455,7 @@ class RemoteConsumer(ClosingBlock):
         """Refuse calls on a closed consumer or client.
 
         Raises:
-            StoreClosed: it is closed.
+            StoreClosed: the consumer or the client is closed.
         """
         if self._closed:
             raise StoreClosed(f"the consumer is closed: group={self.group!r}", "Make another with `Client.consumer`.")

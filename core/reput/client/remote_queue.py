@@ -26,14 +26,14 @@ class RemoteQueue:
     """One queue that a consumer has. Everything here but `pulling` happens under the consumer's lock.
 
     Attributes:
-        position: queue offset at which to pull on.
-        buffer: messages that were pulled and not given yet, with their queue offsets.
+        position: queue offset of the next pull.
+        buffer: messages that were pulled but not given to the program yet, with their queue offsets.
         in_flight: queue offsets given but not done, ascending; the values are unused.
         committed: the offset that the broker knows; -1: none.
         has_room: set while there is room for more messages; waited for in the consumer's loop.
-        broker_id: of the broker that the last answer suggests for the next pull.
-        locked_at: when the broker locked the queue for this consumer last, in the loop's seconds.
-        dropped: the queue is this consumer's no longer.
+        broker_id: id of the broker that the last answer suggests for the next pull.
+        locked_at: when the broker last locked the queue for this consumer, in seconds of the loop's clock.
+        dropped: the queue no longer belongs to this consumer.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class RemoteQueue:
         self.pulling: asyncio.Task[None] | None = None
 
     def add(self, records: list[tuple[int, Record]], size: int, position: int) -> None:
-        """Take in pulled messages; *position*: the queue offset of the next pull."""
+        """Add pulled messages; *position* is the queue offset of the next pull."""
         self.buffer.extend(records)
         self.buffered_size += size
         self.position = position
@@ -92,13 +92,13 @@ class RemoteQueue:
         del self.in_flight[queue_offset]
 
     def commit_offset(self) -> int:
-        """Return the offset before which everything is done."""
+        """Return the offset before which all messages are done."""
         if self.in_flight:
             return next(iter(self.in_flight))
         return self.buffer[0][0] if self.buffer else self.position
 
     def move(self, queue_offset: int) -> None:
-        """Go on at *queue_offset*, regardless of messages given or done before."""
+        """Continue at *queue_offset*, and forget which messages were given or done before."""
         self.position = queue_offset
         self.buffer.clear()
         self.buffered_size = 0

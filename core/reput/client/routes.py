@@ -1,4 +1,4 @@
-"""Routes: which brokers have which queues of a topic, asked of name servers and kept.
+"""Routes: which brokers have which queues of a topic, as name servers answer. Answers are cached.
 
 Source: RocketMQ client, MQClientInstance.updateTopicRouteInfoFromNameServer and TopicPublishInfo.
 """
@@ -23,7 +23,7 @@ __all__ = ["DEFAULT_TOPIC", "Route", "Routes", "refused"]
 
 PERM_WRITE, PERM_READ = 2, 4
 MASTER = "0"
-# The topic whose route a message to an unknown topic takes; a broker that allows it makes the topic then.
+# Messages to an unknown topic take the route of this topic. Its brokers create the unknown topic, if they may.
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 
@@ -34,10 +34,10 @@ class Route:
     """Where the queues of one topic are.
 
     Attributes:
-        masters: by broker name, the address of the broker that takes messages.
+        masters: by broker name, the address of the master, which accepts messages.
         brokers: by broker name, the addresses of all its brokers by id.
-        data: as the name server gave it.
-        is_default: the topic is unknown, and this is the route of the template that brokers make it from.
+        data: the route in the form in which the name server sent it.
+        is_default: the topic is unknown, and this is the route of the template from which brokers create it.
     """
 
     __slots__ = ("brokers", "data", "is_default", "masters", "queues", "topic", "turn", "writable")
@@ -56,7 +56,7 @@ class Route:
             if queue.perm & PERM_WRITE and queue.broker_name in self.masters
             for queue_id in range(min(queue.write_queue_nums, nums_max))
         ]
-        # Programs that start together spread over the queues.
+        # A random start spreads programs that start together over the queues.
         self.turn = random.randrange(max(len(self.writable), 1))
 
     def readable(self) -> list[MessageQueue]:
@@ -69,7 +69,7 @@ class Route:
         ]
 
     def next_writable(self, other_than: str | None = None) -> MessageQueue:
-        """Return the next queue in turn, if possible of another broker than *other_than*."""
+        """Return the next queue in turn, if possible one of a broker other than *other_than*."""
         writable = self.writable
         for _ in range(len(writable)):
             self.turn = (self.turn + 1) % len(writable)
@@ -92,7 +92,7 @@ class Routes:
         self.fetching: dict[str, asyncio.Task[Route | None]] = {}
 
     async def find(self, topic: str) -> Route | None:
-        """Return the route of a topic, as it is known or asked for now; None: no broker has the topic.
+        """Return the known route of a topic, or ask for it; None: no broker has the topic.
 
         Raises:
             BrokerError: no name server answers.
@@ -101,7 +101,7 @@ class Routes:
         return found if found is not None else await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route | None:
-        """Ask for the route of a topic. Those that ask at the same time share the answer.
+        """Ask for the route of a topic. Concurrent callers share one request.
 
         Raises:
             BrokerError: no name server answers.
@@ -119,7 +119,7 @@ class Routes:
             return
         route, known = task.result(), self.known.get(topic)
         if route is None:
-            # A topic that was deleted; the route of a template stays until the topic is there.
+            # The topic was deleted. The route of a template is kept until the topic exists.
             if known is not None and not known.is_default:
                 del self.known[topic]
         else:
@@ -128,10 +128,10 @@ class Routes:
             self.known[topic] = route
 
     async def to_send(self, topic: str) -> Route:
-        """Return a route for messages to a topic, which a broker may have to make first.
+        """Return a route for messages to a topic, which a broker may have to create first.
 
         Raises:
-            RequestRefused: TOPIC_NOT_EXIST; no broker has the topic, or makes it.
+            RequestRefused: TOPIC_NOT_EXIST; no broker has the topic or creates it.
             BrokerError: no name server answers.
         """
         route = await self.find(topic)
@@ -144,7 +144,7 @@ class Routes:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"no broker takes messages of the topic: topic={topic!r}",
-                "Create the topic, or let brokers make it: auto_create_topic_enable.",
+                "Create the topic, or let brokers create it: auto_create_topic_enable.",
             )
         return route
 
@@ -174,14 +174,14 @@ class Routes:
         raise BrokerError(f"no name server answers in time: name_servers={';'.join(self.target.name_servers())}")
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of the broker that takes messages, of all with that name."""
+        """Return the address of the master among the brokers of that name."""
         for route in self.known.values():
             if broker_name in route.masters:
                 return route.masters[broker_name]
         return None
 
     def broker(self, broker_name: str, broker_id: int) -> str | None:
-        """Return the address of one of the brokers with a name; if it is gone, of the first of them."""
+        """Return the address of the broker with this name and id; without it, the first address of the name."""
         for route in self.known.values():
             addresses = route.brokers.get(broker_name)
             if addresses:
@@ -189,12 +189,12 @@ class Routes:
         return None
 
     def all_masters(self) -> list[str]:
-        """Return the addresses of all brokers that take messages."""
+        """Return the addresses of all masters."""
         return list(dict.fromkeys(address for route in self.known.values() for address in route.masters.values()))
 
 
 def refused(response: RemotingCommand) -> RequestRefused:
-    """Return the error for a response that is a refusal."""
+    """Return the error for a response with which a broker refuses a request."""
     try:
         code: int = ResponseCode(response.code)
     except ValueError:

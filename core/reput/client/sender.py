@@ -1,12 +1,12 @@
-"""Sender: the puts of one session. What one turn of the loop puts is sent together.
+"""Sender: sends the puts of one session. The puts of one turn of the loop are sent together.
 
     put ──▶ pending ── end of the turn ──▶ batches: topic, queue ──▶ request ──▶ outcomes
-                                                       ▲                │ lost, or refused in a way that may pass
+                                                       ▲                │ lost, or refused for a temporary reason
                                                        └── later ◀──────┘
 
-A broker that is away is tried again, with pauses, until the time of the put is over: nothing but a delay is noticed of
-one that is killed and started again. A message may then be stored twice: its answer was lost. A refusal that may pass
-is tried two times more, if possible at another broker.
+If a broker cannot be reached, the put is repeated with pauses until its timeout, so a broker that is killed and
+restarted causes only a delay. If only the answer was lost, the message is then stored twice. A put that is refused for
+a temporary reason is repeated twice, if possible at another broker.
 
 Source: RocketMQ client, DefaultMQProducerImpl.sendDefaultImpl and DefaultMQProducer.retryResponseCodes.
 """
@@ -34,10 +34,10 @@ __all__ = ["Sender"]
 
 # Bodies and properties of one batch; a larger message is sent alone.
 BATCH_SIZE_MAX = 256 << 10
-# Bytes that were sent and not answered, beyond which further messages wait.
+# While more bytes than this are sent but not answered, further messages wait.
 UNANSWERED_SIZE_MAX = 32 << 20
 LOOK_INTERVAL_S = 0.5
-# A request without an answer for so long is lost.
+# A request without an answer for this long counts as lost.
 ANSWER_TIMEOUT_S = 5.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 RETRIES_MAX = 2
@@ -60,9 +60,9 @@ class SendRequest:
     """Messages that one request carries.
 
     Attributes:
-        queue: where it is sent to now.
-        may_move: another queue will do as well.
-        refusals: how often it was refused.
+        queue: the queue to which it is sent now.
+        may_move: the messages may go to another queue.
+        refusals: how often the request was refused.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class SendRequest:
         self.broker: str | None = None
 
     def fail(self, error: ReputError) -> None:
-        """Tell all that wait."""
+        """Tell the error to all that wait for these messages."""
         for sending in self.sendings:
             if not sending.outcome.done():
                 sending.outcome.set_exception(error)
@@ -101,7 +101,7 @@ class Sender:
     """Used in the thread of its session's loop only.
 
     Args:
-        timeout: seconds in which a put is stored, or fails.
+        timeout: seconds after which a put fails.
     """
 
     def __init__(self, session: Session, timeout: float) -> None:
@@ -110,11 +110,11 @@ class Sender:
         self.loop = session.loop
         self.timeout = timeout
         self.pending: list[Sending] = []
-        # By broker: requests that wait for the connection.
+        # By broker: the requests that wait for its connection.
         self.connecting: dict[str, list[SendRequest]] = {}
-        # Topics whose route is being asked for, and what waits for it.
+        # The topics whose route is being asked for, and the messages that wait for it.
         self.routing: dict[str, list[Sending]] = {}
-        # Sent and not answered, the oldest first; with the future of the response.
+        # Requests that were sent but not answered, the oldest first, with the future of the response.
         self.unanswered: dict[SendRequest, asyncio.Future[RemotingCommand]] = {}
         self.unanswered_size = 0
         self.held: list[Sending] = []
@@ -128,7 +128,7 @@ class Sender:
         self.pending.append(sending)
 
     def send_pending(self) -> None:
-        """Send what this turn has put."""
+        """Send the messages that were put in this turn."""
         sendings, self.pending = self.pending, []
         if not sendings:
             return
@@ -141,7 +141,7 @@ class Sender:
             if sending.topic != topic:
                 break
         else:
-            # Nearly always: all of one topic.
+            # Usually all messages have the same topic.
             self.send_topic(topic, sendings, deadline)
             return
         by_topic: dict[str, list[Sending]] = {}
@@ -162,7 +162,7 @@ class Sender:
             self.send_by_route(route, sendings, deadline)
 
     async def find_route(self, topic: str, deadline: float) -> None:
-        """Ask for the route of a topic until there is one, or the time is over; then send what waits for it."""
+        """Ask for the route of a topic until it is found or the time is over; then send the messages that wait."""
         pause = PAUSE_MIN_S
         while True:
             try:
@@ -181,13 +181,13 @@ class Sender:
             return
 
     def fail_all(self, sendings: Iterable[Sending], error: ReputError) -> None:
-        """Tell all that wait for messages."""
+        """Tell *error* to all that wait for *sendings*."""
         for sending in sendings:
             if not sending.outcome.done():
                 sending.outcome.set_exception(error)
 
     def send_by_route(self, route: Route, sendings: list[Sending], deadline: float) -> None:
-        """Send messages of one topic to its queues: those that may go anywhere in batches, each to the next in turn."""
+        """Send messages of one topic: those without a queue in batches, each batch to the next queue in turn."""
         group = sendings[0].group
         free: list[Sending] = []
         size = 0
@@ -212,18 +212,18 @@ class Sender:
             self.send_free(route, free, size, deadline)
 
     def send_free(self, route: Route, sendings: list[Sending], size: int, deadline: float) -> None:
-        """Send messages to the next queue in turn."""
+        """Send a batch to the next queue in turn."""
         self.send(SendRequest(route.next_writable(), sendings, size, deadline, True))
 
     def send_fixed(self, route: Route, sending: Sending, deadline: float) -> None:
-        """Send a message to the queue that it names, or that its key picks."""
+        """Send a message to the queue that it names or that its sharding key selects."""
         queue_id = sending.queue_id
         if queue_id is None:
             assert sending.sharding_key is not None
             queue = route.writable[abs(string_hash(sending.sharding_key)) % len(route.writable)]
         else:
             brokers = [queue.broker_name for queue in route.writable if queue.queue_id == queue_id]
-            # A broker knows better than an old route which queues it has.
+            # The route may be old, so the broker decides whether it has the queue.
             name = brokers[route.turn % len(brokers)] if brokers else route.writable[0].broker_name
             queue = MessageQueue(name, queue_id, sending.topic)
         self.send(SendRequest(queue, [sending], size_of(sending), deadline, False))
@@ -231,7 +231,7 @@ class Sender:
     # Requests.
 
     def send(self, request: SendRequest) -> None:
-        """Send a request, once its broker is connected."""
+        """Send a request as soon as its broker is connected."""
         broker = request.broker = self.routes.master(request.queue.broker_name)
         if broker is None:
             self.lost(request, BrokerError(f"the broker has no address: broker_name={request.queue.broker_name}"))
@@ -248,7 +248,7 @@ class Sender:
             self.send_on(connection, request)
 
     async def connect(self, broker: str) -> None:
-        """Connect to a broker, and send what waits for it."""
+        """Connect to a broker, and send the requests that wait for it."""
         error: ReputError | None = None
         connection = None
         try:
@@ -262,7 +262,7 @@ class Sender:
                 self.lost(request, error)
 
     def send_on(self, connection: Connection, request: SendRequest) -> None:
-        """Send a request."""
+        """Send a request over *connection*."""
         command = send_request(request.queue, request.sendings, int(time.time() * 1000))
         try:
             future = connection.request(command)
@@ -280,9 +280,9 @@ class Sender:
         future.add_done_callback(partial(self.answered, request))
 
     def answered(self, request: SendRequest, future: asyncio.Future[RemotingCommand]) -> None:
-        """Take a response, or the loss of the connection."""
+        """Handle a response, or the loss of the connection."""
         if self.unanswered.pop(request, None) is None:
-            # Given up before; a late error counts as seen.
+            # The request was given up before; reading a late error keeps asyncio from reporting it.
             if not future.cancelled():
                 future.exception()
             return
@@ -318,21 +318,21 @@ class Sender:
                 outcome.set_result(result)
         route = self.routes.known.get(sendings[0].topic)
         if route is not None and route.is_default and route.topic not in self.routes.fetching:
-            # Now the topic is there.
+            # The broker has just created the topic.
             self.start(self.look_up(route.topic))
 
     async def look_up(self, topic: str) -> None:
-        """Ask for a route; one that is not known goes on as it was."""
+        """Ask for a route again; if that fails, keep the old one."""
         with contextlib.suppress(ReputError, TimeoutError):
             await self.routes.refresh(topic)
 
-    # What goes wrong.
+    # Failures.
 
     def refused(self, request: SendRequest, response: RemotingCommand) -> None:
-        """Send a request again that was refused for a reason that may pass, or fail it."""
+        """Repeat a refused request if the reason is temporary, otherwise fail it."""
         error = refusal_of(response)
         if isinstance(error, MessageIllegal) and len(request.sendings) > 1:
-            # One of them is: each is told for itself.
+            # One of the messages is illegal: send each alone, so that only that one fails.
             for sending in request.sendings:
                 self.send(SendRequest(request.queue, [sending], size_of(sending), request.deadline, request.may_move))
             return
@@ -344,7 +344,7 @@ class Sender:
         self.start(self.send_again(request, PAUSE_MIN_S))
 
     def lost(self, request: SendRequest, error: ReputError) -> None:
-        """Send a request again whose broker is away, while there is time."""
+        """Repeat a request whose broker cannot be reached, until its time is over."""
         pause = min(PAUSE_MIN_S * 2**request.lost_count, PAUSE_MAX_S)
         request.lost_count += 1
         if self.session.closed or self.loop.time() + pause >= request.deadline:
@@ -353,7 +353,7 @@ class Sender:
         self.start(self.send_again(request, pause))
 
     async def send_again(self, request: SendRequest, pause: float) -> None:
-        """Send a request once more after *pause* seconds, if possible to another broker."""
+        """Send a request again after *pause* seconds, if possible to another broker."""
         await asyncio.sleep(pause)
         topic = request.queue.topic
         await self.look_up(topic)
@@ -363,7 +363,7 @@ class Sender:
         self.send(request)
 
     def look(self) -> None:
-        """Give up requests that have had no answer for long: their connection is of no use."""
+        """Treat requests without an answer for too long as lost: their connections may be dead."""
         self.timer = None
         before = self.loop.time() - min(ANSWER_TIMEOUT_S, self.timeout)
         for request in list(self.unanswered):
@@ -379,7 +379,7 @@ class Sender:
     # Life.
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a task that is not forgotten."""
+        """Run a coroutine as a task, and keep a reference so that it is not collected."""
         task = self.loop.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

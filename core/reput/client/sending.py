@@ -3,7 +3,7 @@
     SEND_MESSAGE_V2          one message: its properties are in the header
     SEND_BATCH_MESSAGE       several of one topic and queue; the body of the request:
 
-     0  size (4)      of all that follows of this message, this word included
+     0  size (4)      of this message, this word included
      4  magic, CRC (4 + 4)   0
     12  flag (4)
     16  body size (4), body
@@ -42,12 +42,12 @@ __all__ = ["UNKNOWN", "Outcome", "Sending", "prepare", "refusal_of", "results_of
 BODY_SIZE_MAX = 4 << 20
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 DELAY_LEVEL_MAX = 18
-# Stands for numbers of a stored message that a broker does not report.
+# The value of numbers that a broker does not report.
 UNKNOWN = -1
 RETRY_PREFIX = "%RETRY%"
 DEFAULT_TOPIC_QUEUE_NUMS = "4"
 PUT_OK, FLUSH_DISK_TIMEOUT = PutMessageStatus.PUT_OK, PutMessageStatus.FLUSH_DISK_TIMEOUT
-# The message is stored, but its broker or the broker's slaves were slow with it.
+# The message is stored, but the broker's disk or its slaves were slow.
 STATUSES: Mapping[int, PutMessageStatus] = {
     ResponseCode.SUCCESS: PUT_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: FLUSH_DISK_TIMEOUT,
@@ -66,24 +66,24 @@ BATCHED_OVERHEAD = HEAD_SIZE + 2
 
 
 class Outcome(Protocol):
-    """What waits for the result of a put: a future, or a thread."""
+    """Receives the result of a put, for a task or thread that waits."""
 
     def done(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Whether the wait is over."""
 
     def set_result(self, result: PutMessageResult) -> None:
         """The message is stored."""
 
     def set_exception(self, error: BaseException) -> None:
-        """It is not."""
+        """The message is not stored."""
 
 
 class Sending(msgspec.Struct, gc=False):
-    """One message that was checked, in the form in which requests carry it.
+    """One checked message, in the form in which requests carry it.
 
     Attributes:
-        properties: as records hold them, the unique key included.
-        is_alone: it may not be part of a batch.
+        properties: in the form of records, the unique key included.
+        is_alone: the message may not be part of a batch.
     """
 
     outcome: Outcome
@@ -102,7 +102,7 @@ def prepare(message: Message, group: str, outcome: Outcome, born_host: bytes) ->
     """Check a message, and return the fields to send.
 
     Raises:
-        MessageIllegal: it breaks a limit.
+        MessageIllegal: the message breaks a limit.
     """
     topic, body, flag, queue_id = message.topic, message.body, message.flag, message.queue_id
     if topic not in checked_topics:
@@ -140,13 +140,14 @@ def prepare(message: Message, group: str, outcome: Outcome, born_host: bytes) ->
 
 
 def check_queue(message: Message, queue_id: object) -> None:
-    """Refuse a queue id that is none, or that a sharding key contradicts."""
+    """Refuse a queue id that is not valid, or that is given together with a sharding key."""
     if type(queue_id) is not int or not 0 <= queue_id <= INT_MAX:
         raise MessageIllegal(f"queue_id is not a number from 0 to {INT_MAX}: queue_id={queue_id!r}")
     if message.sharding_key is not None:
         raise MessageIllegal(
-            f"a message has a queue id or a sharding key: queue_id={queue_id} sharding_key={message.sharding_key!r}",
-            "Leave one of them out.",
+            f"a message cannot have both a queue id and a sharding key: queue_id={queue_id} "
+            f"sharding_key={message.sharding_key!r}",
+            "Omit one of them.",
         )
 
 
@@ -154,11 +155,11 @@ def delay_property(message: Message) -> bytes:
     """Return the property that delays a message."""
     level = message.delay_level
     if type(level) is not int or level < 0:
-        raise MessageIllegal(f"delay_level is no number from 0 on: delay_level={level!r}")
+        raise MessageIllegal(f"a delay level must be a nonnegative number: delay_level={level!r}")
     if message.properties and "DELAY" in message.properties:
         raise MessageIllegal(
             f"a message is delayed twice: delay_level={level} DELAY={message.properties['DELAY']}",
-            "Leave one of them out.",
+            "Omit one of them.",
         )
     return b"DELAY\x01%d\x02" % level
 
@@ -205,7 +206,7 @@ def send_request(queue: MessageQueue, sendings: Sequence[Sending], born_timestam
 
 
 def results_of(response: RemotingCommand, count: int) -> list[PutMessageResult]:
-    """Return where the broker has stored *count* messages, by its response.
+    """Return where the broker has stored *count* messages, as its response says.
 
     Raises:
         BrokerError: the response does not say so.
@@ -244,6 +245,6 @@ def results_of(response: RemotingCommand, count: int) -> list[PutMessageResult]:
 
 
 def refusal_of(response: RemotingCommand) -> ReputError:
-    """Return the error of a put for a response that is a refusal."""
+    """Return the error of a put that a broker refuses with *response*."""
     error = refused(response)
     return MessageIllegal(str(error)) if response.code == ResponseCode.MESSAGE_ILLEGAL else error

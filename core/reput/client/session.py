@@ -42,8 +42,8 @@ class Session:
     """Used in the thread of its loop only.
 
     Attributes:
-        handlers: by request code, what gets the requests of brokers.
-        heartbeat: returns the body of the heartbeats; None: the session is in no group.
+        handlers: by request code, the handler of brokers' requests.
+        heartbeat: returns the body of the heartbeats; None: the session has no group.
     """
 
     def __init__(self, target: Target, client_id: str) -> None:
@@ -69,7 +69,7 @@ class Session:
         """Return a connection to the broker that routes call *broker*.
 
         Raises:
-            BrokerError: there is none, and none can be made.
+            BrokerError: there is no connection, and none can be made.
         """
         found = self.connected(broker)
         if found is None:
@@ -77,14 +77,14 @@ class Session:
             try:
                 found = await self.remoting.connection(address)
             except TimeoutError:
-                raise BrokerError(f"the broker takes no heartbeat: broker={broker}") from None
+                raise BrokerError(f"the broker does not answer the heartbeat: broker={broker}") from None
         return found
 
     async def invoke(self, broker: str, command: RemotingCommand, timeout: float = INVOKE_TIMEOUT_S) -> RemotingCommand:
-        """Send a request to a broker, and return its response, whatever its code.
+        """Send a request to a broker, and return the response, whatever its code.
 
         Raises:
-            BrokerError: it cannot be reached, or does not answer.
+            BrokerError: the broker cannot be reached, or does not answer.
         """
         try:
             return await (await self.connection(broker)).invoke(command, timeout)
@@ -96,10 +96,10 @@ class Session:
     async def request(
         self, broker: str, command: RemotingCommand, timeout: float = INVOKE_TIMEOUT_S
     ) -> RemotingCommand:
-        """As `invoke`, for requests of which only success is an answer.
+        """As `invoke`, but raise an error unless the response is a success.
 
         Raises:
-            RequestRefused: the response says anything but SUCCESS.
+            RequestRefused: the response has another code than SUCCESS.
         """
         response = await self.invoke(broker, command, timeout)
         if response.code != ResponseCode.SUCCESS:
@@ -119,7 +119,7 @@ class Session:
     # Requests of brokers.
 
     def handle(self, connection: Connection, request: RemotingCommand) -> None:
-        """Take a request of a broker."""
+        """Handle a request of a broker."""
         handler = self.handlers.get(request.code)
         if handler is not None:
             handler(connection, request)
@@ -129,7 +129,7 @@ class Session:
     # Life.
 
     async def greet(self, address: str, connection: Connection) -> None:
-        """Tell a new peer of the groups of this session, before anything else is asked of it."""
+        """Tell a new peer the groups of this session, before any other request."""
         self.target.check_peer(connection)
         if self.heartbeat is not None and address in self.resolved.values():
             await connection.invoke(self.heartbeat_command(), INVOKE_TIMEOUT_S)
@@ -140,7 +140,7 @@ class Session:
         return RemotingCommand(RequestCode.HEART_BEAT, body=encode_json(self.heartbeat()))
 
     async def send_heartbeats(self) -> None:
-        """Tell all brokers of the groups of this session. Those that are away are told when they are back."""
+        """Tell all brokers the groups of this session. Brokers that cannot be reached are told when they are back."""
         if self.heartbeat is None:
             return
         for broker in self.routes.all_masters():
@@ -148,7 +148,7 @@ class Session:
                 await self.request(broker, self.heartbeat_command())
 
     async def keep(self) -> None:
-        """Refresh routes and send heartbeats now and then; end the connections when the loop ends."""
+        """Refresh routes and send heartbeats at intervals; end the connections when the loop ends."""
         try:
             while True:
                 await asyncio.sleep(KEEP_INTERVAL_S)
@@ -166,7 +166,7 @@ class Session:
         self.keeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.keeper
-        # A keeper that had not begun has closed nothing.
+        # If the keeper task had not started, it has not closed the connections.
         await self.remoting.close()
 
 
@@ -178,7 +178,7 @@ def new_client_id() -> str:
 def own_address() -> str:
     """Return an address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        # No packet is sent: the system only says which of its addresses it would use.
+        # This sends no packet; the system only says which of its addresses it would use.
         try:
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])

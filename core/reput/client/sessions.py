@@ -39,7 +39,7 @@ class Sessions:
     """Any thread and any task may call.
 
     Attributes:
-        born_host: of messages, in its stored form.
+        born_host: the host that messages carry as their origin, in its stored form.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Sessions:
         return found
 
     def here(self) -> Here:
-        """Return what the running loop uses.
+        """Return the connections of the running loop.
 
         Raises:
             StoreClosed: the client was closed.
@@ -85,7 +85,7 @@ class Sessions:
         return found
 
     def background(self) -> Background:
-        """Return what blocking methods use.
+        """Return the thread and the connections of blocking methods.
 
         Raises:
             StoreClosed: the client was closed.
@@ -102,7 +102,7 @@ class Sessions:
             return self.of_thread
 
     async def new_session(self) -> tuple[Session, Sender]:
-        """Return what one loop uses."""
+        """Return session and sender for one loop."""
         session = Session(self.new_target(), new_client_id())
         return session, Sender(session, self.timeout)
 

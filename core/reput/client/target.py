@@ -2,7 +2,7 @@
 
 host:port;host:port     name servers, asked in turn
 unix:/path, unix:@name  a broker's Unix socket; the broker answers for its own topics
-path of a store         the same; the socket is the one that ``reput/broker.json`` in the store names
+path of a store         the same, with the socket that ``reput/broker.json`` in the store names
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Target:
     """Where a client finds brokers. Used in one event loop.
 
     Attributes:
-        tls: how connections are encrypted, but for those to Unix sockets; None: not at all.
+        tls: how connections are encrypted, except those to Unix sockets; None: not at all.
         sign: completes each request with the signature of an account; None: requests are not signed.
     """
 
@@ -40,7 +40,7 @@ class Target:
     sign: Callable[[RemotingCommand], None] | None = None
 
     def name_servers(self) -> list[str]:
-        """Return the addresses to ask for routes, the one that answered last first.
+        """Return the addresses of name servers; the one that has answered last comes first.
 
         Raises:
             BrokerError: no broker serves the store.
@@ -48,17 +48,17 @@ class Target:
         raise NotImplementedError
 
     def prefer(self, address: str) -> None:
-        """Ask *address* first from now on: it has answered."""
+        """From now on, ask *address* first, because it has answered."""
 
     def resolve(self, address: str) -> str:
         """Return the address at which the broker that routes call *address* is reached from here."""
         return address
 
     def check_peer(self, connection: Connection) -> None:
-        """Refuse a peer at the end of a Unix socket that may be another's.
+        """Refuse the peer of a Unix socket if it may belong to another user.
 
         Raises:
-            Unreachable: it is of a user that could not serve the store.
+            Unreachable: the peer's user could not serve the store.
         """
 
 
@@ -90,7 +90,7 @@ class SocketTarget(Target):
 
 
 class StoreTarget(Target):
-    """The broker of a store on this machine. It gets another socket whenever it starts."""
+    """The broker of a store on this machine. The broker has another socket after each start."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -103,16 +103,16 @@ class StoreTarget(Target):
         return [self.socket]
 
     def resolve(self, address: str) -> str:
-        # If it is being started again, the last address fails, and is tried again.
+        # While the broker restarts, its last address fails, and the caller tries again.
         with contextlib.suppress(BrokerError):
             self.look()
         return self.socket if self.socket is not None and address == self.broker else address
 
     def look(self) -> None:
-        """Read where the broker is now.
+        """Read the broker's present address.
 
         Raises:
-            BrokerError: no broker serves the store, or it is another user's.
+            BrokerError: no broker serves the store, or another user's broker does.
         """
         try:
             place = read_broker_place(self.directory)
@@ -128,7 +128,7 @@ class StoreTarget(Target):
     def check_peer(self, connection: Connection) -> None:
         assert connection.transport is not None
         uid = peer_uid(connection.transport)
-        # A name in the abstract namespace that its broker has left can be taken by any user.
+        # Once a broker has ended, any user can take its name in the abstract namespace.
         if uid is not None and not is_trusted(uid) and not (os.geteuid() == ROOT and uid == self.owner()):
             raise Unreachable(
                 f"the peer is not the store's broker: store={self.directory} uid={uid}",
@@ -136,15 +136,15 @@ class StoreTarget(Target):
             )
 
     def owner(self) -> int | None:
-        """Return the user that the store's broker belongs to."""
+        """Return the user that runs the store's broker."""
         return broker_place_owner(self.directory)
 
 
 def parse_target(target: str | os.PathLike[str]) -> Target:
-    """Return where *target* leads.
+    """Return the `Target` for an address or path.
 
     Raises:
-        ConfigError: it is no address and no path.
+        ConfigError: *target* is neither an address nor a path.
     """
     if not target:
         raise ConfigError(

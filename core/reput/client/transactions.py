@@ -41,27 +41,27 @@ logger = logging.getLogger(__name__)
 class Transactions:
     """The transactions of one client. Get it from `Client.transactions`. Any thread and any task may call.
 
-    A method that may wait has a twin for tasks with the prefix ``a``: `commit` and `acommit`.
+    A method that may wait has a coroutine twin with the prefix ``a``: `commit` and `acommit`.
     """
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._checkers: dict[str, Checker] = {}
-        # Of the producer groups that brokers know of this client.
+        # The producer groups that were announced to brokers.
         self._groups: set[str] = set()
 
     def put_half(self, producer_group: str, message: Message) -> HalfMessage:
         """Store *message* so that consumers do not see it before it is committed.
 
         Raises:
-            RequestRefused: the broker takes no transactions; or the group's name is illegal.
+            RequestRefused: the broker accepts no transactions, or the group's name is illegal.
             MessageIllegal: the message breaks a limit, or has a delay, which transactions do not support.
             BrokerError: no broker can be reached.
         """
         require_messages([message])
         check_group(producer_group)
         if message.delay_level or (message.properties and "DELAY" in message.properties):
-            raise MessageIllegal(f"a transaction's message is not delayed: delay_level={message.delay_level}")
+            raise MessageIllegal(f"a transaction's message cannot be delayed: delay_level={message.delay_level}")
         outcome = ThreadOutcome()
         sending = prepare(message, producer_group, outcome, self._sessions.born_host)
         sending.properties += b"TRAN_MSG\x01true\x02PGROUP\x01%b\x02" % producer_group.encode()
@@ -82,7 +82,7 @@ class Transactions:
 
         Raises:
             RequestRefused: the transaction is settled already, or was never begun.
-            BrokerError: its broker cannot be reached; the transaction is still open.
+            BrokerError: the broker cannot be reached; the transaction is still open.
         """
         require_half(half)
         self._run(self._end(half, TransactionState.COMMIT))
@@ -101,18 +101,16 @@ class Transactions:
         await asyncio.to_thread(self.rollback, half)
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
-        """Ask *checker* about unsettled transactions of a group, when a broker asks; None: stop asking.
+        """Set the function that answers a broker's questions about unsettled transactions of a group; None: remove it.
 
-        It is called in a thread, with the half message under its real topic and queue id. COMMIT and ROLLBACK settle
-        the transaction. After UNKNOWN, None, anything else or an exception, the broker asks again later, maybe another
-        client of the group.
+        *checker* is called in a thread with the half message, which has its real topic and queue id. COMMIT and
+        ROLLBACK settle the transaction. After any other result or an exception, the broker asks again later, perhaps
+        another client of the group.
         """
         require_text("producer_group", producer_group)
         check_group(producer_group)
         if checker is not None and not callable(checker):
-            raise ConfigError(
-                f"a checker is called, and this cannot be: checker={checker!r}", "Give a function, or None."
-            )
+            raise ConfigError(f"a checker must be callable: checker={checker!r}", "Give a function, or None.")
         if checker is None:
             self._checkers.pop(producer_group, None)
             return
@@ -134,7 +132,7 @@ class Transactions:
         if group not in self._groups:
             self._groups.add(group)
             if not session.routes.known:
-                # A broker asks over a connection that it has; any topic's route leads to all brokers that matter.
+                # A broker asks over an existing connection; the default topic's route lists the brokers to connect to.
                 with contextlib.suppress(ReputError):
                     await session.routes.to_send(DEFAULT_TOPIC)
             await session.send_heartbeats()
@@ -164,7 +162,9 @@ class Transactions:
             fields = request.ext_fields
             offset, queue_offset = int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"])
         except (BrokerError, ReputError, KeyError, ValueError) as error:
-            logger.warning("a broker's question cannot be read: peer=%s error=%s", connection.peer, error)
+            logger.warning(
+                "a broker's question about a transaction cannot be read: peer=%s error=%s", connection.peer, error
+            )
             return
         checker = self._checkers.get(group)
         if checker is None:
@@ -172,7 +172,7 @@ class Transactions:
         try:
             state = checker(half)
         except Exception:
-            logger.exception("a checker has failed, the broker asks again: producer_group=%s", group)
+            logger.exception("a checker has failed, so the broker asks again: producer_group=%s", group)
             return
         if state in SETTLING:
             command = end_command(

@@ -135,7 +135,7 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         require_whole("end", end, None)
         if topic is None and (key is None or decode_message_id(key) is None):
             raise ConfigError(
-                f"a query without a topic is for a message id: key={key!r} tags={tags!r}",
+                f"a query without a topic needs a message id: key={key!r} tags={tags!r}",
                 "Name the topic, or give the message_id that put has returned.",
             )
         with engine.read_lock, tell_read_error(f"the index cannot be read: topic={topic}"):

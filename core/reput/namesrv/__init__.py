@@ -1,6 +1,6 @@
-"""The name server: which brokers there are, which topics they have, and answers for clients that ask.
+"""The name server: knows the brokers and their topics, and answers clients' questions about them.
 
     brokers ── register ──▶ RouteInfoManager ◀── route, cluster, topics ── NameServer ◀── clients
 
-It knows no store. A broker has one of its own; any number of brokers may share one.
+The name server uses no store. A broker may run its own, and any number of brokers may share one.
 """

@@ -31,7 +31,7 @@ from reput.remoting.response_code import ResponseCode
 __all__ = ["NameServer"]
 
 LOOK_S = 5.0
-# What RocketMQ's settings would have to be for a name server of its own to behave the same.
+# The settings with which RocketMQ's name server would behave like this one.
 CONFIGURATION = {
     "deleteTopicWithBrokerRegistration": "true",
     "enableAllTopicList": "true",
@@ -40,7 +40,7 @@ CONFIGURATION = {
     "returnOrderTopicConfigToBroker": "true",
     "scanNotActiveBrokerInterval": str(round(LOOK_S * 1000)),
 }
-# Characters of all keys and values that the network may store.
+# Maximum number of characters in all keys and values that clients can store.
 KV_SIZE_MAX = 4 << 20
 SUCCESS = ResponseCode.SUCCESS
 
@@ -75,7 +75,7 @@ class NameServer:
         self.timer = self.loop.call_later(LOOK_S, self.look)
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         table: dict[int, Callable[[RemotingCommand, Connection], RemotingCommand | None]] = {
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
@@ -101,12 +101,12 @@ class NameServer:
         return {code: Processor(process) for code, process in table.items()}
 
     def look(self) -> None:
-        """Drop the brokers that have been silent for too long."""
+        """Drop the brokers that have not registered for too long."""
         self.timer = self.loop.call_later(LOOK_S, self.look)
         self.routes.drop_silent()
 
     def close(self) -> None:
-        """End the looks for silent brokers."""
+        """Stop looking for silent brokers."""
         self.timer.cancel()
 
     # Routes.
@@ -139,7 +139,7 @@ class NameServer:
         return topic_list(self.routes.topics_of_cluster(text(request.ext_fields, "cluster")))
 
     def system_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, and a broker that knows the rest."""
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_NS: names of clusters and brokers, and a broker that knows the rest."""
         del request, connection
         names = [name for cluster, brokers in self.routes.clusters.items() for name in (cluster, *brokers)]
         address = next(
@@ -223,7 +223,7 @@ class NameServer:
         try:
             version = decode_data_version(request.body_bytes or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no data version: error={error}") from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a data version: error={error}") from None
         address = text(request.ext_fields, "brokerAddr")
         changed = self.routes.has_changed(address, version)
         live = self.routes.live.get(address)
@@ -257,7 +257,7 @@ class NameServer:
             found = msgspec.json.decode(request.body_bytes or b"{}")
             queues = msgspec.convert(found.get("queueDatas") or [], list[RegisteredTopic])
         except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no route: error={error}") from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a route: error={error}") from None
         self.routes.refuse_rows(len(queues))
         for queue in queues:
             self.routes.set_topic(live[0].broker_name, msgspec.structs.replace(queue, topic_name=topic))
@@ -301,7 +301,7 @@ class NameServer:
         return RemotingCommand(SUCCESS)
 
     def size_of(self, namespace: str, key: str) -> int:
-        """Return the count of a key; 0 if it has none."""
+        """Return the counted characters of a key; 0 if there is no such key."""
         value = self.kv_configs.get(namespace, {}).get(key)
         return 0 if value is None else len(namespace) + len(key) + len(value)
 
@@ -317,13 +317,13 @@ class NameServer:
     # Configuration.
 
     def configuration(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer GET_NAMESRV_CONFIG: how this name server behaves, in RocketMQ's names."""
+        """Answer GET_NAMESRV_CONFIG: the behaviour of this name server as RocketMQ's settings."""
         del request, connection
         lines = [f"{name}={value}\n" for name, value in CONFIGURATION.items()]
         return RemotingCommand(SUCCESS, body="".join(lines).encode())
 
     def refuse_configuration(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer UPDATE_NAMESRV_CONFIG: nothing can change."""
+        """Answer UPDATE_NAMESRV_CONFIG with a refusal: no setting can change."""
         del request, connection
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
@@ -332,7 +332,7 @@ class NameServer:
 
 
 def topic_list(topics: list[str], broker_address: str | None = None) -> RemotingCommand:
-    """Return the answer that names *topics*."""
+    """Return an answer that lists *topics*."""
     return RemotingCommand(SUCCESS, body=encode_json(TopicList(broker_address, topics)))
 
 
@@ -340,16 +340,16 @@ def registered(body: bytes) -> RegisterBrokerBody:
     """Return the registration of a broker.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; the body is something else.
+        RequestRefused: SYSTEM_ERROR; the body is not a registration.
     """
     try:
         try:
             return decode_registration(body)
         except msgspec.ValidationError:
-            # To RocketMQ a null is a member that is not there.
+            # RocketMQ treats a null as a missing member.
             return msgspec.convert(without_nulls(msgspec.json.decode(body)), RegisterBrokerBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is no registration: error={error}") from None
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a registration: error={error}") from None
 
 
 def without_nulls(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The bodies that name servers, brokers and clients exchange about routes. Fields are in the order of their names.
+"""The bodies that name servers, brokers and clients exchange about routes. Fields are sorted by name.
 
 Source: RocketMQ remoting, TopicRouteData, QueueData, BrokerData, ClusterInfo and TopicList.
 """
@@ -39,7 +39,7 @@ class BrokerData(msgspec.Struct, rename="camel"):
 
 
 class TopicRouteData(msgspec.Struct, rename="camel"):
-    """Where a topic's queues are. Its JSON has no blanks: the Go client splits its text, and does not parse it."""
+    """Where a topic's queues are. Its JSON has no blanks, because the Go client splits the text without parsing it."""
 
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
-"""RouteInfoManager: the brokers that have registered, and the queues that they have of each topic.
+"""RouteInfoManager: the registered brokers, and the queues of each topic that they have.
 
     topic ──▶ broker name ──▶ QueueData          broker name ──▶ BrokerData: addresses by id
-                                                 address ──▶ LiveBroker: when it registered last, and over what
+                                                 address ──▶ LiveBroker: time and connection of its last registration
 
 A broker is dropped when its connection ends, or after it has not registered for too long.
 
@@ -26,7 +26,7 @@ __all__ = ["BROKER_TIMEOUT_S", "RegisteredTopic", "RegisteredVersion", "Registra
 BROKER_TIMEOUT_S = 120.0
 MASTER_ID = 0
 PERM_WRITE = 2
-# What brokers of the network may fill this process's memory with.
+# Limits of what brokers can register, and so of this process's memory.
 BROKERS_MAX = 1000
 ROWS_MAX = 1_000_000
 BROKER_ID_MAX = 2**63 - 1
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class RegisteredVersion(msgspec.Struct, rename="camel", frozen=True):
-    """The version of a broker's topics; it changes with each of their changes."""
+    """The version of a broker's topics, which changes whenever they change."""
 
     counter: int = 0
     state_version: int = 0
@@ -58,8 +58,8 @@ class Registration(msgspec.Struct, frozen=True):
     """The registration of a broker.
 
     Attributes:
-        topics: by name; None: they have not changed.
-        timeout: seconds until it is dropped without another registration.
+        topics: by name; None: the topics have not changed.
+        timeout: seconds after which the broker is dropped unless it registers again.
         connection: the connection of the request; None: the broker is in this process, and is never dropped.
     """
 
@@ -101,7 +101,7 @@ class RouteInfoManager:
         self.live: dict[str, LiveBroker] = {}
         # The brokers in this process: addresses by name.
         self.own: dict[str, str] = {}
-        # How many (topic, broker) there are.
+        # The number of (topic, broker) pairs.
         self.row_count = 0
 
     # Brokers.
@@ -110,7 +110,7 @@ class RouteInfoManager:
         """Register a broker, or update its registration; return the HA address and the address of its master, or "".
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; it is described wrongly, or would take the place of another.
+            RequestRefused: SYSTEM_ERROR; the registration is not valid, or would take the place of another broker.
         """
         name, address = registration.broker_name, registration.address
         data = self.brokers.get(name)
@@ -127,7 +127,7 @@ class RouteInfoManager:
         self.clusters.setdefault(registration.cluster, {})[name] = None
         broker_id = str(registration.broker_id)
         for other_id, other in list(data.broker_addrs.items()):
-            # A broker that comes back as another of its name's, or an address that a former broker had.
+            # The broker returns with another id, or another broker had its address before.
             if (other == address) != (other_id == broker_id):
                 del data.broker_addrs[other_id]
                 self.live.pop(other, None)
@@ -145,29 +145,29 @@ class RouteInfoManager:
         return self.live[master].registration.ha_address if master in self.live else "", master
 
     def refuse_illegal(self, registration: Registration) -> None:
-        """Refuse a broker of the network whose description cannot be one.
+        """Refuse a registration from the network that is not valid.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; names the field.
+            RequestRefused: SYSTEM_ERROR; the text names the field.
         """
         for field, value in (("brokerName", registration.broker_name), ("clusterName", registration.cluster)):
             if not LEGAL_NAME.fullmatch(value):
-                raise illegal(f"a name has letters, digits and %|_.- only: {field}={value[:300]!r}")
+                raise illegal(f"a name may contain only letters, digits and %|_.-: {field}={value[:300]!r}")
         address = LEGAL_ADDRESS.fullmatch(registration.address)
         if address is None or not 0 < int(address[1]) <= 65_535:
-            raise illegal(f"an address has the form host:port: brokerAddr={registration.address[:300]!r}")
+            raise illegal(f"an address must have the form host:port: brokerAddr={registration.address[:300]!r}")
         if len(registration.ha_address) > 300:
             raise illegal(f"an address is too long: haServerAddr={registration.ha_address[:300]!r}")
         if not 0 <= registration.broker_id <= BROKER_ID_MAX:
-            raise illegal(f"a broker's id is 0 or more: brokerId={registration.broker_id}")
+            raise illegal(f"a broker's id must not be negative: brokerId={registration.broker_id}")
         if len(self.live) >= BROKERS_MAX and registration.address not in self.live:
             raise illegal(f"too many brokers have registered: brokers_max={BROKERS_MAX}")
 
     def refuse_stranger(self, registration: Registration, data: BrokerData | None) -> None:
-        """Refuse a broker of the network that would take the place of another.
+        """Refuse a registration from the network that would take the place of another broker.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; it would.
+            RequestRefused: SYSTEM_ERROR; the name or the address belongs to another broker.
         """
         name = registration.broker_name
         if self.is_own(name, registration.address):
@@ -183,10 +183,10 @@ class RouteInfoManager:
         return broker_name in self.own or address in self.own.values()
 
     def refuse_rows(self, count: int) -> None:
-        """Refuse *count* topics of the network that would take too much memory.
+        """Refuse *count* more topics if all topics would then take too much memory.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; they would.
+            RequestRefused: SYSTEM_ERROR; brokers have registered too many topics.
         """
         if self.row_count + count > ROWS_MAX:
             raise illegal(f"brokers have registered too many topics: rows_max={ROWS_MAX}")
@@ -216,7 +216,7 @@ class RouteInfoManager:
             self.topics.pop(topic, None)
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> None:
-        """Drop a broker that goes, if it is known."""
+        """Drop a broker that unregisters, if it is known."""
         data = self.brokers.get(broker_name)
         if data is None or data.broker_addrs.get(str(broker_id)) != address:
             return
@@ -246,17 +246,17 @@ class RouteInfoManager:
                 self.drop(registration)
 
     def drop(self, registration: Registration) -> None:
-        """Drop a broker that is gone."""
+        """Drop a broker that has disconnected or is silent."""
         self.unregister(registration.broker_name, registration.broker_id, registration.address)
 
     def heartbeat(self, address: str) -> None:
-        """Keep a broker for another while."""
+        """Restart the time after which a silent broker is dropped."""
         broker = self.live.get(address)
         if broker is not None:
             broker.registered_at = self.monotonic()
 
     def has_changed(self, address: str, data_version: RegisteredVersion) -> bool:
-        """Return whether a broker has to register its topics again; if not, it is kept for another while."""
+        """Return whether a broker must register its topics again; if not, count this as a heartbeat."""
         broker = self.live.get(address)
         if broker is None or broker.registration.data_version != data_version:
             return True
@@ -266,7 +266,7 @@ class RouteInfoManager:
     # Questions.
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return where a topic is; None: no broker that is there has it."""
+        """Return the route of a topic; None: no registered broker has the topic."""
         queues = self.topics.get(topic)
         if queues is None:
             return None
@@ -285,7 +285,7 @@ class RouteInfoManager:
         return [topic for topic, queues in self.topics.items() if not names.isdisjoint(queues)]
 
     def set_write_perm(self, broker_name: str, writable: bool) -> int:
-        """Let clients write to a broker, or not; return the number of topics. It holds until its topics change."""
+        """Allow or forbid writing to a broker, until its topics change; return the number of its topics."""
         count = 0
         for queues in self.topics.values():
             queue = queues.get(broker_name)
@@ -296,7 +296,7 @@ class RouteInfoManager:
         return count
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Forget a topic, or what the brokers of one cluster have of it."""
+        """Forget a topic, on all brokers or on the brokers of one cluster."""
         names = list(self.clusters.get(cluster, {})) if cluster else list(self.topics.get(topic, {}))
         for name in names:
             self.remove_topic(topic, name)

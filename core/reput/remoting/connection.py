@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         peer: address of the other side, ``host:port``, or the path of a Unix socket.
         local: address of this side.
-        last_active: time of the last read or write, in the loop's seconds.
+        last_active: time of the last read or write, in seconds of the loop's clock.
         attachments: data that the connection's owner keeps with it.
     """
 
@@ -120,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         self.peer = address_text(transport.get_extra_info("peername"))
@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             self.on_lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the buffer for the next bytes."""
         del sizehint
         return self.buffer
 
@@ -276,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         pieces, self.outgoing, self.outgoing_size = self.outgoing, [], 0
         self.last_active = self.loop.time()
-        # Not writelines: in Python 3.12 and 3.13, up to 3.12.8 and 3.13.1, it never asks for a pause (CVE-2024-12254).
+        # Not writelines: up to Python 3.12.8 and 3.13.1, that method never requests a pause (CVE-2024-12254).
         self.transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self.paused:
             self.count_unread(self.transport.get_write_buffer_size())
@@ -321,8 +321,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return the future of its response, for which there is no time limit.
 
         Raises:
-            ConnectionLost: the connection ended before.
-            FrameError: the request is larger than any peer takes.
+            ConnectionLost: the connection has ended.
+            FrameError: the request is larger than any peer accepts.
         """
         if self.closed:
             raise ConnectionLost(f"the connection has ended: peer={self.peer}")

@@ -14,7 +14,7 @@ __all__ = ["optional_whole", "text", "truth", "whole"]
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-# A sign and the digits of the longest number.
+# Size of the longest number: a sign and its digits.
 DIGITS_MAX = 20
 
 
@@ -22,7 +22,7 @@ def text(fields: Mapping[str, str], name: str) -> str:
     """Return a required field.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is missing.
+        RequestRefused: SYSTEM_ERROR; the field is missing.
     """
     try:
         return fields[name]
@@ -34,7 +34,7 @@ def whole(fields: Mapping[str, str], name: str, *, is_long: bool = False) -> int
     """Return a required field as a number of 32 or 64 bits.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is missing or not such a number.
+        RequestRefused: SYSTEM_ERROR; the field is missing or not such a number.
     """
     value = text(fields, name)
     low, high = (LONG_MIN, LONG_MAX) if is_long else (INT_MIN, INT_MAX)
@@ -52,7 +52,7 @@ def optional_whole(fields: Mapping[str, str], name: str, default: int, *, is_lon
     """Return an optional number, or *default* if it is missing.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is not such a number.
+        RequestRefused: SYSTEM_ERROR; the field is not such a number.
     """
     return whole(fields, name, is_long=is_long) if name in fields else default
 

@@ -1,4 +1,4 @@
-"""The bodies by which clients tell a broker of themselves: HEART_BEAT and CHECK_CLIENT_CONFIG.
+"""The bodies with which clients announce themselves to a broker: HEART_BEAT and CHECK_CLIENT_CONFIG.
 
 Source: RocketMQ remoting, HeartbeatData, ConsumerData, ProducerData, SubscriptionData and CheckClientRequestBody.
 """

@@ -1,6 +1,6 @@
 """The process at the other end of a Unix socket, as the kernel reports it.
 
-Names in Linux's abstract namespace have no permissions: any user can connect to them, and can take one that is free.
+Names in Linux's abstract namespace have no permissions: any user can connect to a name, and can take a free one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def peer_uid(transport: asyncio.BaseTransport) -> int | None:
     connected = transport.get_extra_info("socket")
     if connected is None or connected.family != socket.AF_UNIX:
         return None
-    # A copy: the socket of another loop than asyncio's own does not give credentials.
+    # A copy of the socket, because the socket objects of other event loops than asyncio's do not report credentials.
     with socket.socket(fileno=os.dup(connected.fileno())) as copy:
         data = copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     uid: int = CREDENTIALS.unpack(data)[1]
@@ -30,5 +30,5 @@ def peer_uid(transport: asyncio.BaseTransport) -> int | None:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return whether a user may do what this process does: it is the same user, or root."""
+    """Return whether a user has the rights of this process: the same user, or root."""
     return uid in (ROOT, os.geteuid())

@@ -2,8 +2,8 @@
 
     address               peer
     host:port             on the network
-    unix:/path            of a Unix socket
-    unix:@name            of one in Linux's abstract namespace
+    unix:/path            at a Unix socket
+    unix:@name            at a Unix socket in Linux's abstract namespace
 
 Source: RocketMQ remoting, NettyRemotingClient.
 """
@@ -37,7 +37,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, or of ``[host]:port`` for IPv6.
 
     Raises:
-        Unreachable: it has another form.
+        Unreachable: *address* has another form.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -48,12 +48,12 @@ def parse_address(address: str) -> tuple[str, int]:
 class ClientConnection(Connection):
     """The client's side of a connection.
 
-    It reads on while the peer takes nothing: both would wait for each other otherwise, the peer for its answers to be
-    read. A client bounds what it sends by the answers that it waits for.
+    It continues to read while the peer does not. Otherwise both sides could wait for each other, because the peer may
+    be waiting for its answers to be read. A client limits what it sends by the number of answers that it waits for.
     """
 
     def __init__(self, handler: RequestHandler, sign: Callable[[RemotingCommand], None] | None) -> None:
-        """*sign* completes each request before it is sent; None: requests are sent as they are."""
+        """*sign* completes each request before it is sent; None: requests are not signed."""
         super().__init__(handler)
         self.sign = sign
 
@@ -63,17 +63,17 @@ class ClientConnection(Connection):
         super().send(command)
 
     def pause_writing(self) -> None:
-        """Go on reading."""
+        """Continue to read."""
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Do nothing: reading was not paused."""
 
 
 class RemotingClient:
     """Connections to peers. Used in the thread of its loop only.
 
     Args:
-        handler: receives requests sent by peers; None: they are answered with "not supported".
+        handler: receives requests sent by peers; None: such requests are answered with "not supported".
         tls: the TLS context; None: connections are not encrypted.
         greet: called with each new connection before anything else is sent on it.
         sign: completes each request with an account's signature; None: requests are not signed.

@@ -2,8 +2,8 @@
 
     length (4) │ serialize type (1), header length (3) │ header │ body
 
-*length* counts the bytes after it. The header is JSON (type 0) or RocketMQ's own binary form (type 1), as named in
-each frame. All numbers are big-endian.
+*length* counts the bytes after it. The header is JSON (type 0) or RocketMQ's own binary form (type 1); each frame
+names its type. All numbers are big-endian.
 
 Source: RocketMQ remoting, RemotingCommand, RemotingSerializable and RocketMQSerializable.
 """
@@ -34,7 +34,7 @@ __all__ = [
     "next_opaque",
 ]
 
-# Including the length word.
+# The largest frame, including the length word.
 FRAME_SIZE_MAX = 16 << 20
 # Properties and filter expressions are the largest fields that clients send. JSON takes up to 20 times its size.
 HEADER_SIZE_MAX = 1 << 20
@@ -63,7 +63,7 @@ NO_FIELDS = msgspec.Raw(b"{}")
 
 
 class FrameError(ReputError):
-    """The bytes are not a frame; their connection cannot be used any more."""
+    """The bytes are not a frame, so their connection cannot be used any more."""
 
     advice = "Check that the peer speaks RocketMQ's remoting protocol."
 
@@ -79,7 +79,7 @@ class ReceivedFields(Mapping[str, str]):
     """The custom header of a received command, decoded at its first use.
 
     Attributes:
-        raw: its JSON.
+        raw: the JSON of the header.
     """
 
     __slots__ = ("found", "raw")
@@ -100,10 +100,10 @@ class ReceivedFields(Mapping[str, str]):
         return found
 
     def loosely(self) -> dict[str, str]:
-        """Return the fields, some of which are no text.
+        """Return the fields if some of them are not text.
 
         Raises:
-            FrameError: one of them cannot be decoded.
+            FrameError: a field cannot be decoded.
         """
         try:
             return loose_fields(msgspec.json.decode(self.raw))
@@ -229,7 +229,7 @@ def decode_frame(data: bytes | memoryview) -> RemotingCommand:
         raise FrameError(f"a header is longer than its frame: header_size={header_size} frame_size={len(data)}")
     body = bytes(data[end:])
     if serialize_type == 0:
-        # A copy: the fields are decoded later, and the buffer has other bytes then.
+        # A copy, because the fields are decoded later, when the buffer has other bytes.
         return decode_json(bytes(data[4:end]), body)
     if serialize_type == 1:
         return decode_binary(bytes(data[4:end]), body)
@@ -261,7 +261,7 @@ def decode_json(data: bytes, body: bytes) -> RemotingCommand:
 
 
 def decode_loosely(data: bytes | memoryview) -> tuple[Header, dict[str, str]]:
-    """Return a header, and its fields, with members of types that RocketMQ's own clients do not send.
+    """Return a header and its fields, even if members have types that RocketMQ's own clients do not send.
 
     Java accepts numbers and booleans as text in ``extFields``, and omits null members.
     """
@@ -287,7 +287,7 @@ def decode_loosely(data: bytes | memoryview) -> tuple[Header, dict[str, str]]:
 
 
 def loose_fields(fields: dict[str, Any]) -> dict[str, str]:
-    """Return custom fields of any type as Java converts them to text. A null is a field that is not there."""
+    """Return custom fields of any type as Java converts them to text. A null counts as a missing field."""
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in fields.items()
@@ -327,7 +327,7 @@ def decode_binary(data: bytes, body: bytes) -> RemotingCommand:
 
 
 def decode_fields(data: bytes, at: int, end: int) -> dict[str, str]:
-    """Return the custom fields in ``data[at:end]`` of a binary header. Fields without a value are null, and omitted."""
+    """Return the custom fields in ``data[at:end]`` of a binary header. Fields without a value are omitted."""
     fields: dict[str, str] = {}
     while at < end:
         (size,) = SHORT.unpack_from(data, at)

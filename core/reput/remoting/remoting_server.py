@@ -5,7 +5,8 @@
                                         └─▶ error ──▶ response with its code
 
 Processors that only touch memory run in the loop. Processors that may wait for the disk run in a fixed number of
-threads; when too many requests are queued for them, further ones are refused with SYSTEM_BUSY.
+threads, a few of one connection at a time: others wait behind them, and the loop goes on between them. When too many
+requests are queued, further ones are refused with SYSTEM_BUSY.
 
 Source: RocketMQ remoting, NettyRemotingServer and NettyRemotingAbstract.processRequestCommand.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
@@ -35,11 +37,13 @@ IDLE_MAX_S = 120.0
 IDLE_LOOK_S = 10.0
 BACKLOG = 1024
 THREADS = 4
+# Of one connection. A client that asks for much at once would otherwise take all threads, and the interpreter's lock.
+THREADS_OF_CONNECTION = 2
 WAITING_MAX = 1000
 SETTLE_MAX_S = 5.0
 CONNECTIONS_MAX = 1 << 20
 
-# Is called with each request before its processor; raises RequestRefused if the peer may not ask it.
+# Called with each request before its processor. Raises RequestRefused if the peer is not allowed to send it.
 Guard: TypeAlias = Callable[[Connection, RemotingCommand], None]
 
 logger = logging.getLogger(__name__)
@@ -50,11 +54,24 @@ class Processor(NamedTuple):
 
     Attributes:
         process: returns the response, or None if there is none or `Connection.respond` sends it later.
-        in_thread: whether it may wait for the disk, and therefore runs outside the loop.
+        in_thread: whether the processor may wait for the disk, and therefore runs outside the loop.
     """
 
     process: Callable[[RemotingCommand, Connection], RemotingCommand | None]
     in_thread: bool = False
+
+
+class ThreadQueue:
+    """The requests of one connection that run in threads, or wait for one.
+
+    Attributes:
+        waiting: in the order of their arrival.
+        running: how many run.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Processor, RemotingCommand]] = deque()
+        self.running = 0
 
 
 class RemotingServer:
@@ -74,7 +91,7 @@ class RemotingServer:
         """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response.
 
         Args:
-            guard: decides over each request; None: all are answered.
+            guard: may refuse each request; None: no request is refused before its processor.
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
             connections_max: further ones are closed as soon as they are accepted.
         """
@@ -91,7 +108,10 @@ class RemotingServer:
         self.turn = turn or Turn()
         self.servers: list[asyncio.Server | TlsListener] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
-        self.waiting: set[asyncio.Future[RemotingCommand | None]] = set()
+        self.queues: dict[Connection, ThreadQueue] = {}
+        # Requests that run in threads, and with those that wait for one.
+        self.running: set[asyncio.Future[RemotingCommand | None]] = set()
+        self.queued_count = 0
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
 
     async def listen(self, listener: socket.socket) -> None:
@@ -112,7 +132,7 @@ class RemotingServer:
         return Connection(handle, self.connected, self.disconnected, self.limits, self.turn)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection; close one too many, or one that another user made through a Unix socket."""
+        """Register a connection. Close it if there are too many, or if another user made it through a Unix socket."""
         assert connection.transport is not None
         uid = peer_uid(connection.transport)
         if uid is not None and not is_trusted(uid):
@@ -192,20 +212,36 @@ class RemotingServer:
 
     def handle_in_thread(self, processor: Processor, connection: Connection, request: RemotingCommand) -> None:
         """Answer one request in a thread, or refuse it if too many are queued."""
-        if len(self.waiting) >= WAITING_MAX:
+        if self.queued_count >= WAITING_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
             )
             connection.respond(request, response)
             return
+        queue = self.queues.setdefault(connection, ThreadQueue())
+        queue.waiting.append((processor, request))
+        self.queued_count += 1
+        if queue.running < THREADS_OF_CONNECTION:
+            self.start_next(connection, queue)
+
+    def start_next(self, connection: Connection, queue: ThreadQueue) -> None:
+        """Answer the next queued request of a connection in a thread."""
+        processor, request = queue.waiting.popleft()
+        queue.running += 1
         future = self.loop.run_in_executor(self.executor, self.processed, processor, connection, request)
 
         def done(answered: asyncio.Future[RemotingCommand | None]) -> None:
-            self.waiting.discard(answered)
+            self.running.discard(answered)
+            self.queued_count -= 1
+            queue.running -= 1
             if not answered.cancelled():
                 self.finish(connection, request, answered.result())
+            if queue.waiting:
+                self.start_next(connection, queue)
+            elif not queue.running:
+                self.queues.pop(connection, None)
 
-        self.waiting.add(future)
+        self.running.add(future)
         future.add_done_callback(done)
 
     # The end.
@@ -217,14 +253,17 @@ class RemotingServer:
         self.servers.clear()
 
     async def settled(self) -> None:
-        """Return once the requests that run in threads are answered, or after `SETTLE_MAX_S`."""
-        if self.waiting:
-            await asyncio.wait(set(self.waiting), timeout=SETTLE_MAX_S)
+        """Return once the requests that are queued for threads are answered, or after `SETTLE_MAX_S`."""
+        end = self.loop.time() + SETTLE_MAX_S
+        while self.running and (left := end - self.loop.time()) > 0:
+            await asyncio.wait(set(self.running), timeout=left)
 
     async def close(self) -> None:
         """End all connections, after sending their pending output."""
         await self.stop_listening()
         self.timer.cancel()
+        for queue in self.queues.values():
+            queue.waiting.clear()
         connections = list(self.connections)
         for connection in connections:
             connection.close()

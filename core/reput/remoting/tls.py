@@ -1,4 +1,4 @@
-"""TLS: the certificate of a server, the modes of a port, and the trust of a client.
+"""TLS: the certificate of a server, the modes of a port, and the authorities that a client trusts.
 
     disabled      plain connections only
     permissive    the first byte decides: 0x16 begins TLS, anything else a frame
@@ -46,7 +46,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # An empty password, too, is given: else OpenSSL would ask the terminal for it.
+            # Pass the password even if it is empty: otherwise OpenSSL would ask for it on the terminal.
             context.load_cert_chain(self.cert_path, self.key_path or None, lambda: self.key_password)
         except (OSError, ValueError) as error:
             raise ConfigError(
@@ -64,14 +64,14 @@ class ServerTls:
     """The encryption of one server. Used in the thread of its loop only.
 
     Attributes:
-        context: for connections that are accepted from now on; earlier ones keep theirs.
+        context: for connections that are accepted from now on; earlier connections keep their own.
     """
 
     def __init__(self, options: TlsOptions) -> None:
         """Read the certificate.
 
         Raises:
-            ConfigError: it cannot be used.
+            ConfigError: the certificate cannot be used.
         """
         self.options = options
         self.context = options.context()
@@ -80,7 +80,7 @@ class ServerTls:
         """Read the certificate again.
 
         Raises:
-            ConfigError: it cannot be used; new connections still get the former one.
+            ConfigError: the certificate cannot be used; new connections still get the former one.
         """
         self.context = self.options.context()
 
@@ -89,15 +89,15 @@ def client_context(*, trust_cert_path: str = "", cert_path: str = "", key_path: 
     """Return a context for connections to brokers and name servers.
 
     Args:
-        trust_cert_path: the authorities that servers' certificates are checked with; "": any certificate is taken, as
+        trust_cert_path: the authorities that have signed the servers' certificates; "": accept any certificate, as
             RocketMQ's clients do by default.
-        cert_path, key_path: the client's own certificate, where servers ask for one.
+        cert_path, key_path: the client's own certificate, if servers ask for one.
 
     Raises:
         ConfigError: a file cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Brokers are addressed by IP addresses, which their certificates seldom name.
+    # Clients use brokers' IP addresses, which certificates seldom name.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if trust_cert_path else ssl.CERT_NONE
     if trust_cert_path:
@@ -116,7 +116,7 @@ def trust(context: ssl.SSLContext, name: str, path: str) -> None:
     """Trust the authorities of a file.
 
     Raises:
-        ConfigError: it cannot be read, or holds none.
+        ConfigError: the file cannot be read, or holds no authorities.
     """
     try:
         context.load_verify_locations(path)

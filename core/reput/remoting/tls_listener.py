@@ -1,7 +1,7 @@
 """TlsListener: accepts the connections of a port on which TLS is possible.
 
     accept ──▶ peek at the first byte ──┬─ 0x16 ──▶ handshake ──▶ Connection
-                                        └─ other ─▶ Connection, or the end if the mode is enforcing
+                                        └─ other ─▶ Connection; with enforcing mode, the connection ends
 
 The byte is peeked at before the loop takes the socket, so the loop's own TLS reads the handshake from its beginning.
 """
@@ -19,9 +19,9 @@ from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
 __all__ = ["TlsListener"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
-# What one turn of the loop accepts at most.
+# Maximum number of connections that one turn of the loop accepts.
 ACCEPT_MAX = 128
-# When the system has no descriptors or memory left, the next attempt waits so long.
+# Seconds until the next attempt when the system has no descriptors or memory left.
 SHORTAGE_PAUSE_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ class TlsListener:
         new_connection: Callable[[], Connection],
         first_byte_timeout: float,
     ) -> None:
-        """Begin to accept on *listener*, which does not block; a connection without bytes is closed after a while."""
+        """Start accepting on the non-blocking *listener*. A connection that sends nothing is closed after a while."""
         self.listener = listener
         self.tls = tls
         self.new_connection = new_connection
         self.first_byte_timeout = first_byte_timeout
         self.loop = asyncio.get_running_loop()
-        # Connections that have sent nothing yet, and those that shake hands.
+        # Connections that have sent nothing yet, and connections in their TLS handshake.
         self.silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.pause: asyncio.TimerHandle | None = None
@@ -51,11 +51,11 @@ class TlsListener:
 
     @property
     def pending_count(self) -> int:
-        """How many connections were accepted and are no `Connection` yet."""
+        """How many accepted connections have not become a `Connection` yet."""
         return len(self.silent) + len(self.tasks)
 
     def accept(self) -> None:
-        """Accept what waits."""
+        """Accept the waiting connections."""
         for _ in range(ACCEPT_MAX):
             try:
                 accepted, _ = self.listener.accept()
@@ -120,7 +120,7 @@ class TlsListener:
         accepted.close()
 
     def close(self) -> None:
-        """Accept no more; those that have not begun are ended."""
+        """Stop accepting, and end the connections that are still pending."""
         if self.pause is not None:
             self.pause.cancel()
         self.loop.remove_reader(self.listener)
@@ -132,7 +132,7 @@ class TlsListener:
 
 
 def peer_of(accepted: socket.socket) -> str:
-    """Return the address of the other side; "": it is gone."""
+    """Return the address of the other side; "" if it has disconnected."""
     try:
         return address_text(accepted.getpeername())
     except OSError:

@@ -1,9 +1,9 @@
-"""Turn: what is done once for all that one turn of an event loop has brought.
+"""Turn: collects work during one turn of an event loop, and does it once at the end of the turn.
 
     reads of all connections ──▶ jobs, such as storing what they sent ──▶ output of all connections
 
-If nothing else is ready, the end follows the read itself: a request alone is answered before the loop asks the system
-for more. Otherwise, or if the loop does not tell, the end is the next thing that the loop does.
+If nothing else is ready, the turn ends right after the read, so a single request is answered before the loop asks the
+system for more. Otherwise, or if the loop does not tell what is ready, ending the turn is the loop's next step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Turn"]
 
 
 class HasOutput(Protocol):
-    """What has something to send, such as a connection."""
+    """An object with output to send, such as a connection."""
 
     def flush(self) -> None:
-        """Send it."""
+        """Send the output."""
 
 
 class Turn:
@@ -27,11 +27,11 @@ class Turn:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        # What asyncio's own loop still has to run in this turn; None: another loop, which keeps that to itself.
+        # The callbacks that asyncio's own loop still has to run in this turn; None: another loop, which hides them.
         self.ready: Sized | None = getattr(self.loop, "_ready", None)
         self.jobs: list[Callable[[], None]] = []
         self.senders: list[HasOutput] = []
-        # Something, such as a read, ends the turn later.
+        # Whether something, such as a read, ends the turn later.
         self.is_end_due = False
         self.is_reading = False
 
@@ -46,13 +46,13 @@ class Turn:
         self.end_soon()
 
     def end_soon(self) -> None:
-        """Let the loop end the turn, unless that is certain already."""
+        """Let the loop end the turn, unless something else will end it."""
         if not (self.is_end_due or self.is_reading):
             self.is_end_due = True
             self.loop.call_soon(self.end)
 
     def begin_read(self) -> None:
-        """Note that bytes of a connection are handled; `end_read` follows."""
+        """Note that a connection's bytes are being handled; `end_read` follows."""
         self.is_reading = True
 
     def end_read(self) -> None:
@@ -65,9 +65,9 @@ class Turn:
                 self.end()
 
     def end(self) -> None:
-        """Do the jobs, and send."""
+        """Run the jobs, then send."""
         jobs, self.jobs = self.jobs, []
-        # What the jobs want to be sent is sent below.
+        # Output that the jobs add is sent below.
         self.is_end_due = True
         try:
             for job in jobs:

@@ -141,7 +141,7 @@ class Worker:
             require_whole("max_reconsume_times", max_reconsume_times)
         check_handler(handler)
         if order not in ORDERS:
-            raise ConfigError(f"order is unknown: order={order!r} known={','.join(ORDERS)}", "Give a known one.")
+            raise ConfigError(f"order is unknown: order={order!r} known={','.join(ORDERS)}", "Give one of these names.")
         self.open_consumer = open_consumer
         self.handler = handler
         self.concurrency = concurrency

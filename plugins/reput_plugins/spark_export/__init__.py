@@ -2,7 +2,7 @@
 
 Spark is the control plane (ranges, retries, cluster). Python workers are the data plane: they decode ranges of the raw
 log and write Parquet files themselves. ``deltalake`` or ``pyiceberg`` commits the table with the log's end offset in
-the same transaction, so every reader sees every record exactly once, whichever process is killed.
+the same transaction, so every reader sees every record exactly once, no matter which process is killed.
 
 `export` brings a lake up to the log's end once; `follow` and the dispatcher keep it there; `check_lake` compares it
 with the log; `optimize_lake` and `vacuum_lake` merge and remove files. Importing this module loads neither pyspark nor

@@ -31,24 +31,24 @@ def check_lake(
 ) -> LakeCheckReport:
     """Compare each row of the Delta table *lake* with the log of *store*, and each record of the log with the lake.
 
-    It only reads, and works beside a running export and a running broker.
+    The check only reads. It may run beside a running export and a running broker.
 
     Args:
         engine: "local": threads of this process; "spark": Spark's workers, which must see the store and the lake under
             the same paths. The report is the same.
-        name: name of the export in the table; None: the only one there is, else the default.
+        name: name of the export in the table; None: the table's only export, or the default name if there are several.
         store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
         settings: ``spark.*`` settings, for Spark.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
-        on_progress: called now and then with the bytes of log and lake that are done, and the total.
+        on_progress: called at intervals with the checked bytes of log and lake, and their total.
 
     Raises:
         DispatcherError: a package is missing, the lake is absent or cannot be read, or Spark fails.
-        ConfigError: *lake* is another's table; the engine is unknown.
-        StoreError: *store* is not a store, or the lake has no rows of it.
+        ConfigError: *lake* was not written by reput; the engine is unknown.
+        StoreError: *store* is not a store, or the lake has no rows of this store.
     """
     if engine not in ENGINES:
-        raise ConfigError(f"no such engine: engine={engine} engines={','.join(ENGINES)}")
+        raise ConfigError(f"the engine is unknown: engine={engine} known={','.join(ENGINES)}")
     require_store(Path(store))
     require_packages(*(("pandas",) if engine == "spark" else ()))
     # Imported after the check, which reports missing packages with a clear message.

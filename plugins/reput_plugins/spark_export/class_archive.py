@@ -23,7 +23,7 @@ class ClassArchive:
         key = b"\0".join((told, os.fsencode(java.resolve()), os.fsencode(spark_home)))
         digest = hashlib.sha256(key).hexdigest()[:16]
         self.path = cache_directory() / f"spark-{spark_version}-{digest}.jsa"
-        # Two processes may write one at once; each renames its finished draft into place.
+        # Two processes may write an archive at the same time; each renames its finished draft into place.
         self.draft = self.path.with_suffix(f".{os.getpid()}.draft")
 
     def options(self, make: bool) -> str:
@@ -36,7 +36,7 @@ class ClassArchive:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.draft.touch()
         except OSError:
-            # Without a writable cache directory every start is slow.
+            # Without a writable cache directory there is no archive, and every start is slow.
             return ""
         self.draft.unlink()
         return f"-XX:ArchiveClassesAtExit={self.draft}"

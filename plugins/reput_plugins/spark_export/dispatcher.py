@@ -18,7 +18,7 @@ from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, table_options
 from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
-from reput_plugins.spark_export.export_job import run_job
+from reput_plugins.spark_export import spark_job
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_continuation import continue_lake, truncate_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
@@ -83,8 +83,8 @@ class SparkExport(CommitLogDispatcher):
         """Return the table's cursor, with the store time from the cursor file.
 
         Raises:
-            StoreError: the lake holds another store, or has rows that contradict the log and that an operator must
-                decide about.
+            StoreError: the lake holds another store, or has rows that contradict the log, so that an operator must
+                decide what to do.
         """
         self.store_name = continue_lake(self.location, self.options.name, self.log, topics=self.topics).store_name
         lake = self.lake()
@@ -137,10 +137,10 @@ class SparkExport(CommitLogDispatcher):
             self.context.alive()
 
     def export(self, begin: int, until: int) -> None:
-        """Export [begin, until) of the log, in as many transactions as it takes.
+        """Export [begin, until) of the log, in one transaction or several.
 
         Raises:
-            DispatcherError: Spark cannot be started, or fails; the message names what is missing.
+            DispatcherError: Spark cannot be started, or fails; the message says why.
         """
         context, options = self.context, self.options
         plan = SinkPlan(
@@ -155,7 +155,9 @@ class SparkExport(CommitLogDispatcher):
             end = until
             if until - begin > options.batch_bytes_max:
                 end = self.log.next_record(begin + options.batch_bytes_max, until)
-            run_job(self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes)
+            spark_job.run_job(
+                self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes
+            )
             begin, self.committed_at = end, time.monotonic()
 
     def is_at_work(self, done: int, total: int) -> None:

@@ -6,12 +6,8 @@ nothing to do. A killed run leaves files that no transaction names, and the next
 
 from __future__ import annotations
 
-import functools
-import pickle
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,28 +15,20 @@ import msgspec
 
 from reput.errors import ConfigError, DispatcherError
 from reput.store.state.identity import require_store
+from reput_plugins.spark_export import spark_job
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_format, require_packages
+from reput_plugins.spark_export.spark_job import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from reput.table import BadRange
-    from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.typed.typed_job import TableReport
-    from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
-__all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings", "run_job"]
+__all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings"]
 
 SPLIT_BYTES = 128 << 20
-# Below this a second task costs more than it saves.
+# For fewer bytes than this, a second task costs more time than it saves.
 TASK_BYTES_MIN = 4 << 20
-# An export of this size is likely to be repeated. For a smaller one, writing the archive takes longer than the export.
-CLASS_ARCHIVE_BYTES = 256 << 20
-PROGRESS_SECONDS = 0.25
-JOB_GROUP = "reput export"
-
-Progress = Callable[[int, int], None]
 
 
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
@@ -88,10 +76,10 @@ def export(
     If the program has a Spark session, the export uses it and leaves it running; else it starts one and stops it.
 
     Args:
-        tables: typed tables to keep in the folder *lake* instead of the table of the log: a TOML file, or what such a
-            file holds; see `reput_plugins.spark_export.typed.table_specs`.
-        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables name their own.
-        until: commit-log offset to stop at, where a record begins; None: the durable end.
+        tables: typed tables to keep in the folder *lake* instead of the table of the log: a TOML file, or a mapping
+            of the same form; see `reput_plugins.spark_export.typed.table_specs`.
+        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables have their own.
+        until: commit-log offset at which to stop; a record must begin there. None: the durable end.
         name: name of the export in the table.
         settings: ``spark.*`` settings, such as ``spark.master`` or ``spark.remote``.
         storage_options: settings of the Delta library for a lake in an object store, such as ``AWS_REGION``.
@@ -99,17 +87,17 @@ def export(
         on_corruption: what to do with bytes that are not records and bodies that fail their CRC: ``fail``, or
             ``report``: skip them and list them in the report and in the lake's transaction.
         store_id: the store's id in the lake; None: recognise it by its own id, or by the marks in the lake.
-        accept_truncation: delete rows from the lake where the log has another history, even if no common record shows
-            from where on. Without it the export refuses and names the number of rows.
+        accept_truncation: delete rows that the log contradicts, even if no common record shows where the difference
+            begins. Without this, the export refuses, and names the number of rows.
         lake_format: ``delta`` or ``iceberg``.
         catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
         catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
-        on_progress: called now and then with the log bytes done, and the total.
+        on_progress: called at intervals with the exported log bytes, and their total.
 
     Raises:
         DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
-            setting is not one of Spark's.
+        ConfigError: *lake* was not written by reput, or keeps other topics; the store does not have one of *topics*; a
+            setting is not a Spark setting.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
             the log contradicts, and their deletion was not accepted.
     """
@@ -135,8 +123,6 @@ def export(
             store_id=store_id,
             accept_truncation=accept_truncation,
             on_progress=on_progress,
-            run_job=run_job,
-            class_archive_bytes=CLASS_ARCHIVE_BYTES,
         )
         return ExportReport(**fields)
     # Imported after the check, which reports missing packages with a clear message.
@@ -149,7 +135,7 @@ def export(
     from reput_plugins.spark_export.lakes.opening import find_table, open_table
     from reput_plugins.spark_export.maintenance import Maintenance
     from reput_plugins.spark_export.parquet_files import lake_schema
-    from reput_plugins.spark_export.spark_session import spark_session
+    from reput_plugins.spark_export.spark_session import CLASS_ARCHIVE_BYTES, spark_session
 
     store_directory = Path(store).absolute()
     location = LakeLocation.of(
@@ -179,11 +165,12 @@ def export(
     plan = SinkPlan(
         str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
     )
-    worthwhile = end - begin >= CLASS_ARCHIVE_BYTES
-    with spark_session(settings or {}, f"reput export {plan.store}", make_class_archive=worthwhile) as session:
-        # Only once Spark runs: otherwise a failed start would leave an empty table.
+    with spark_session(
+        settings or {}, f"reput export {plan.store}", make_class_archive=end - begin >= CLASS_ARCHIVE_BYTES
+    ) as session:
+        # Create the table only when Spark runs: otherwise a failed start would leave an empty table.
         target.create(schema, chosen)
-        run_job(session, plan.of_table(), begin, end, on_progress)
+        spark_job.run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
@@ -204,123 +191,27 @@ def export(
 
 
 def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog: str | None) -> None:
-    """Refuse what typed tables do not take: a choice of topics, for they name their own, another format, a catalog.
+    """Refuse arguments that typed tables do not allow: topics, which each table names itself, a format, a catalog.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is such an argument.
     """
     if topics is not None:
         raise ConfigError(
-            f"typed tables name their own topics: topics={','.join(topics)}", "Leave the topics out, or the tables."
+            f"typed tables name their own topics: topics={','.join(topics)}", "Leave out the topics or the tables."
         )
     if lake_format != "delta":
-        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave the format out.")
+        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave out the format.")
     if catalog:
-        raise ConfigError(f"typed tables are in no catalog: catalog={catalog}", "Leave the catalog out.")
+        raise ConfigError(f"typed tables cannot be in a catalog: catalog={catalog}", "Leave out the catalog.")
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:
     """Refuse settings that are not Spark's.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: there is such a setting.
     """
     for setting in settings:
         if not setting.startswith("spark."):
             raise ConfigError(f"an export takes only settings of Spark: setting={setting}", "Write --set spark.X=Y.")
-
-
-def run_job(
-    session: SparkSession,
-    plan: SinkPlan | TypedPlan,
-    begin: int,
-    until: int,
-    on_progress: Progress | None,
-    *,
-    split_bytes: int = SPLIT_BYTES,
-) -> None:
-    """Write the records that begin in [begin, until) with Spark, and commit them in one transaction.
-
-    Args:
-        on_progress: called now and then, on its own thread, with the log bytes done and the total.
-        split_bytes: maximum log bytes that one task decodes.
-    """
-    from reput_plugins.spark_export.spark_errors import spark_errors
-
-    done = threading.Event()
-    watcher = threading.Thread(
-        target=watch, args=(session, until - begin, on_progress, done), name=JOB_GROUP, daemon=True
-    )
-    if on_progress is not None:
-        watcher.start()
-    try:
-        with spark_errors():
-            plan = msgspec.structs.replace(plan, run=uuid.uuid4().hex[:8])
-            write_ranges(session, plan, begin, until, split_bytes)
-    finally:
-        done.set()
-        if watcher.is_alive():
-            watcher.join()
-
-
-def watch(session: SparkSession, byte_count: int, on_progress: Progress, done: threading.Event) -> None:
-    """Report progress now and then. Runs on its own thread, because the job blocks the caller's."""
-    from py4j.protocol import Py4JError
-
-    while not done.wait(PROGRESS_SECONDS):
-        try:
-            part = done_part(session)
-        except (Py4JError, OSError):
-            # Spark's JVM is gone; the job itself reports that.
-            return
-        on_progress(int(byte_count * part), byte_count)
-
-
-def write_ranges(session: SparkSession, plan: SinkPlan | TypedPlan, begin: int, until: int, split_bytes: int) -> None:
-    """Run one task per range that writes its files, and commit the files of all tasks.
-
-    The ranges go to the workers with the function, and the results come back as rows of the frame. A Spark source and
-    sink would do the same, but would start five more kinds of Python processes.
-    """
-    from reput.table import LogTable
-
-    if not is_remote(session):
-        session.sparkContext.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
-    count_min = min(parallelism(session), max((until - begin) // TASK_BYTES_MIN, 1))
-    splits = LogTable(plan.store, plan.table).splits(begin, until, split_bytes=split_bytes, split_count_min=count_min)
-    ranges = [(split.begin, split.until) for split in splits]
-    chosen = session.range(0, len(ranges), 1, len(ranges))
-    try:
-        written = chosen.mapInArrow(functools.partial(plan.write_chosen, ranges), "written binary").toArrow()
-    except BaseException:
-        plan.remove_run()
-        raise
-    plan.commit_ranges([pickle.loads(row) for row in written["written"].to_pylist()])
-
-
-def is_remote(session: SparkSession) -> bool:
-    """Return whether the session uses Spark Connect, which has no context in this process."""
-    from pyspark.sql.utils import is_remote as connected
-
-    return bool(connected())
-
-
-def parallelism(session: SparkSession) -> int:
-    """Return how many tasks run at once; 1 for a remote session, where the number is unknown."""
-    return 1 if is_remote(session) else session.sparkContext.defaultParallelism
-
-
-def done_part(session: SparkSession) -> float:
-    """Return the fraction of the job's tasks that are done, from 0 to 1."""
-    if is_remote(session):
-        return 0.0
-    tracker = session.sparkContext.statusTracker()
-    done = total = 0
-    for job in tracker.getJobIdsForGroup(JOB_GROUP):
-        info = tracker.getJobInfo(job)
-        for stage_id in info.stageIds if info else ():
-            stage = tracker.getStageInfo(stage_id)
-            if stage is not None:
-                done += stage.numCompletedTasks
-                total += stage.numTasks
-    return done / total if total else 0.0

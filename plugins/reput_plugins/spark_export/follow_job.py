@@ -1,38 +1,31 @@
 """follow: keep a lake up to date until the caller stops, whether or not another process writes the store.
 
-It does what the dispatcher does, but without a host that restarts it: a failure ends it with an error, and the next
-call continues where the table ends. Stopping it at any moment loses and repeats nothing.
+`follow` does the work of the dispatcher, but has no host that restarts it. A failure ends it with an error, and the
+next call continues where the table ends. Stopping at any moment neither loses nor repeats a record.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reput.store.state.identity import require_store
-from reput_plugins.spark_export import export_job
-from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings, run_job
+from reput_plugins.spark_export import spark_job
+from reput_plugins.spark_export.commit_pacer import COMMIT_BYTES, COMPACT_INTERVAL_MS, CommitPacer
+from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.requirements import require_format, require_packages
+from reput_plugins.spark_export.spark_job import Progress
 
 if TYPE_CHECKING:
     from reput.table import BadRange
     from reput_plugins.spark_export.typed.typed_job import TableReport
 
 __all__ = ["FollowRow", "follow"]
-
-COMMIT_BYTES = 64 << 20
-BATCH_BYTES_MAX = 256 << 20
-SPLIT_BYTES = 64 << 20
-LOOK_SECONDS = 0.1
-COMPACT_INTERVAL_MS = 600_000
-
-Progress = Callable[[int, int], None]
 
 
 class FollowRow(msgspec.Struct, frozen=True, rename={"begin": "from"}):
@@ -79,18 +72,18 @@ def follow(
 ) -> Iterator[FollowRow]:
     """Bring the table *lake* up to the durable end of the log of *store* and keep it there; yield each commit.
 
-    It never ends by itself; close the iterator to stop it.
+    The iterator never ends by itself; close it to stop.
 
     Args:
         tables, topics, name, settings, storage_options, fail_on_data_loss, on_corruption, store_id,
             accept_truncation, lake_format, catalog, catalog_table: as for `export`.
         interval_ms: minimum time between commits, unless 64 MiB of the log are waiting.
-        on_progress: called a few times a second with the log bytes done since the call, and the total known so far.
+        on_progress: called a few times a second with the log bytes exported since the call, and the total known so far.
 
     Raises:
         DispatcherError: Java or a package is missing, Spark fails, or another exporter keeps this lake.
-        ConfigError: *lake* is another's table, or keeps other topics; the store does not have one of *topics*; a
-            setting is not one of Spark's.
+        ConfigError: *lake* was not written by reput, or keeps other topics; the store does not have one of *topics*; a
+            setting is not a Spark setting.
         StoreError: *store* is not a store, is damaged, or is not the one that the lake holds; the lake has rows that
             the log contradicts, and their deletion was not accepted.
     """
@@ -115,11 +108,6 @@ def follow(
             store_id=store_id,
             accept_truncation=accept_truncation,
             on_progress=on_progress,
-            run_job=export_job.run_job,
-            commit_bytes=COMMIT_BYTES,
-            batch_bytes_max=BATCH_BYTES_MAX,
-            look_seconds=LOOK_SECONDS,
-            compact_interval_ms=COMPACT_INTERVAL_MS,
         ):
             yield FollowRow(**fields)
         return
@@ -162,26 +150,12 @@ def follow(
     with spark_session(settings or {}, f"reput export {plan.store}") as session:
         table = target.create(schema, chosen)
         version = table.version()
-        done = end = begin
-        committed_at: float | None = None
-        # Never set: files give no signal when they grow, so the loop polls.
-        nothing = threading.Event()
+        pacer = CommitPacer(log, begin, interval_ms, on_progress)
         while True:
-            end = max(end, log.find_durable_end())
-            now = time.monotonic()
-            is_time = committed_at is None or now - committed_at >= interval_ms / 1000
-            if on_progress is not None:
-                on_progress(done - begin, end - begin)
-            if end - done < (1 if is_time else COMMIT_BYTES):
-                nothing.wait(LOOK_SECONDS)
-                continue
-            until = end if end - done <= BATCH_BYTES_MAX else log.next_record(done + BATCH_BYTES_MAX, end)
-            run_job(session, plan.of_table(), done, until, None, split_bytes=SPLIT_BYTES)
-            done, committed_at = until, time.monotonic()
+            begin, until = pacer.next_range()
+            spark_job.run_job(session, plan.of_table(), begin, until, None, split_bytes=COMMIT_BYTES)
+            lag = pacer.committed(until)
             table.update()
-            # It is told of what came while the transaction was made, too.
-            end = max(end, log.find_durable_end())
-            lag = log.lag(done, end)
             for number, added in target.commits_since(table, version):
                 now = time.monotonic()
                 yield FollowRow(

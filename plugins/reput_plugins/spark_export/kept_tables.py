@@ -19,7 +19,7 @@ __all__ = ["KeptTable", "file_sizes", "kept_tables"]
 
 
 class KeptTable(msgspec.Struct, frozen=True):
-    """One table of a lake; *foreign*: another program made it. *date_column* has the day of the store time."""
+    """One table of a lake. *foreign*: another program made the table. *date_column* has the day of the store time."""
 
     name: str
     location: LakeLocation
@@ -30,18 +30,18 @@ class KeptTable(msgspec.Struct, frozen=True):
 def kept_tables(location: LakeLocation, name: str | None = None) -> list[KeptTable]:
     """Return the table at *location*, or the tables in its folders, by name.
 
-    *name*: only this typed table, and its dead letters.
+    *name*: return only this typed table and its dead letters.
 
     Raises:
-        ConfigError: there is no such table, or the only one there is, or that is named, was not written by reput.
+        ConfigError: there is no such table, or reput has not written the only table or the named one.
         DispatcherError: the lake cannot be read.
     """
     itself = find_table(location)
     if itself is not None:
         if name is not None:
             raise ConfigError(
-                f"the lake is itself a table, of the whole log: lake={location.address} table={name}",
-                "Leave --table out (table).",
+                f"the lake is a table of the whole log, not a folder of tables: lake={location.address} table={name}",
+                "Leave out --table (table).",
             )
         refuse_foreign(itself, location)
         return [KeptTable(location.address.rpartition("/")[2], location, date_column_of(itself))]
@@ -89,6 +89,6 @@ def folders_with_tables(location: LakeLocation) -> Iterator[str]:
 
 
 def file_sizes(location: LakeLocation, names: Sequence[str]) -> Iterator[int]:
-    """Yield the size of each file; one that is gone meanwhile has none."""
+    """Yield the size of each file, except files that were removed meanwhile."""
     for info in location.filesystem().get_file_info(list(names)):
         yield info.size or 0

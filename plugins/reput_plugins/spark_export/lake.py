@@ -1,4 +1,4 @@
-"""Lake: the table that an export keeps of one store, whatever its format.
+"""Lake: the table in which an export keeps one store's messages, in any format.
 
 Each commit records ``reput:<store id>:<epoch>:<export name>`` with the end offset, so the table itself records
 how far it holds the log. A batch repeated after a crash is recognised and not added twice, for any reader. If two
@@ -36,7 +36,7 @@ COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
-# Types of different width in memory that tables store alike.
+# Types that differ in memory, but not in the table.
 STORED_AS = {
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
@@ -50,7 +50,7 @@ FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 class Commit(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The additions of one transaction: the records that begin in [begin, until) of a log, except those in *damage*.
 
-    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: of an older reput.
+    *store* is the id of the store. *crc* is the sum of `row_crc` over the rows; None: an older reput made the commit.
     """
 
     begin: int
@@ -70,8 +70,8 @@ class Lake:
         epochs: the store's epochs, under its id in the lake.
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
         partition_columns: columns by which the table's files are laid out; ``date`` is among them.
-        columns: where a row has the columns of the log.
-        has_watermarks: the rows are those of the log, so that each transaction can be summed up again.
+        columns: how a row names the columns of the log.
+        has_watermarks: the rows are those of the log, so watermarks can prove each transaction.
     """
 
     has_watermarks = True
@@ -102,7 +102,7 @@ class Lake:
 
         Raises:
             ConfigError: the table is not a reput lake, keeps other topics, or has a column that does not fit.
-            DispatcherError: it cannot be created.
+            DispatcherError: the table cannot be created.
         """
         for _ in range(COMMITS_MAX):
             try:
@@ -119,8 +119,8 @@ class Lake:
             selection = selection_text(topics)
             settings = {FORMAT_SETTING: FORMAT_VERSION, **self.settings()}
             if self.location.table_format == DELTA_FORMAT:
-                # Without it, the Delta library's Arrow dataset (for DuckDB and pyarrow) takes bounds that a file does
-                # not have for null ones, and a filter on a column without statistics finds no row.
+                # Without this property, the Delta library's Arrow dataset (for DuckDB and pyarrow) treats missing
+                # bounds as null, and a filter on a column without statistics finds no row.
                 settings[STATISTICS_SETTING] = ",".join(self.statistics())
             if selection is not None:
                 settings[SELECTION_SETTING] = selection
@@ -137,7 +137,7 @@ class Lake:
         return {}
 
     def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
-        """Return the table with the columns added that an older reput did not write; existing rows have null there.
+        """Return the table after adding the columns that an older reput did not write; existing rows have null there.
 
         Foreign columns stay, and are null in new rows.
 
@@ -157,7 +157,7 @@ class Lake:
         for name, field in kept.items():
             if name not in wanted and not field.nullable:
                 raise ConfigError(
-                    f"the lake has a column that no message has a value for: lake={self.location.address} "
+                    f"the lake has a column that messages have no value for: lake={self.location.address} "
                     f"column={name} type={type_name(field)}",
                     "Make it nullable, or name a separate folder.",
                 )
@@ -182,16 +182,16 @@ class Lake:
             raise ConfigError(
                 f"the lake holds other topics: lake={self.location.address} kept={kept or 'all'} "
                 f"asked={selection_text(topics) or 'all'}",
-                "Ask for the same ones, or name another folder.",
+                "Ask for the same topics, or name another folder.",
             )
 
     def kept_topics(self, table: LakeTable) -> list[str] | None:
-        """Return the topics that the table keeps, None for all."""
+        """Return the topics that the table keeps; None: all."""
         kept = table.properties().get(SELECTION_SETTING)
         return None if kept is None else kept.split(",")
 
     def export_words(self, table: LakeTable) -> list[str]:
-        """Return the words of the command line by which `reput export` finds *table* again, after the store."""
+        """Return the words that follow the store in a `reput export` command for *table*."""
         location, words = self.location, [self.location.address, *self.name_words()]
         if location.table_format != DELTA_FORMAT:
             words += ["--lake-format", location.table_format]
@@ -217,7 +217,7 @@ class Lake:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
 
         Raises:
-            StoreError: the log was cut below that, so the table holds records that are gone.
+            StoreError: the log was cut below that offset, so the table holds records that are gone.
         """
         cursor = self.cursor(table)
         if cursor is None:
@@ -256,7 +256,7 @@ class Lake:
             table = open_table(self.location)
             committed = self.committed(table)
             if committed is not None and committed >= until:
-                # A crash may have come between the transaction and its watermark.
+                # There may have been a crash between a transaction and its watermark.
                 self.add_watermarks(table)
                 return None
             if committed is not None and (begin < committed or (begin > committed and not gap_allowed)):
@@ -292,7 +292,7 @@ class Lake:
     def add_rows(
         self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData
     ) -> None:
-        """Bring the rows of *files* into the table in one transaction."""
+        """Add the rows of *files* to the table in one transaction."""
         table.append(files, schema, transaction)
 
     def marks_up_to(self, table: LakeTable, segments: Segments, begin: int, until: int) -> list[LogMark]:
@@ -302,12 +302,12 @@ class Lake:
         return joined_marks(known, last_marks(segments, begin, until), segments.segment_size)
 
     def add_watermarks(self, table: LakeTable) -> None:
-        """Write the watermarks of the store's transactions that have none yet.
+        """Write the missing watermarks of the store's transactions.
 
-        A lake of one store has none, nor has a table whose rows are not those of the log, nor an Iceberg lake.
+        A lake without the column ``store`` has no watermarks. Neither have typed tables and Iceberg tables.
 
         Raises:
-            DispatcherError: they cannot be written.
+            DispatcherError: the watermarks cannot be written.
         """
         is_delta = self.location.table_format == DELTA_FORMAT
         if self.has_watermarks and is_delta and tells_stores_apart(table):
@@ -315,7 +315,7 @@ class Lake:
             catch_up(self.location, table, self.store_name, ids, self.export_name)
 
     def refused(self, error: CommitConflict) -> DispatcherError:
-        """Return the error for a transaction that another one came before."""
+        """Return the error for a transaction that lost against another one."""
         return DispatcherError(f"the lake refused a commit: lake={self.location.address} error={error}")
 
     def moved(self, committed: int | None, begin: int) -> DispatcherError:
@@ -336,7 +336,7 @@ class Lake:
         The transaction also retires the cursors in *retired*.
 
         Raises:
-            DispatcherError: the table takes no transaction.
+            DispatcherError: the transaction cannot be written.
         """
         try:
             table.append([], table.schema(), TransactionData(self.numbers(cursor, retired), self.marks_info(marks)))
@@ -344,7 +344,7 @@ class Lake:
             raise self.refused(error) from None
 
     def refuse_cut(self, commit_log_offset: int) -> None:
-        """Refuse to give up what the log had from *commit_log_offset* on, where a table cannot; this one can."""
+        """Raise an error if the table cannot drop its rows from *commit_log_offset* on. This kind of table can."""
 
     def truncate(self, cursor: Cursor, marks: Sequence[LogMark], retired: Sequence[Cursor] = ()) -> None:
         """Delete the records that begin at or after the cursor's offset from the table, in one transaction.
@@ -352,7 +352,7 @@ class Lake:
         The transaction records *marks* for the remaining rows and retires the cursors in *retired*.
 
         Raises:
-            DispatcherError: the table takes no transaction.
+            DispatcherError: the transaction cannot be written.
         """
         table = open_table(self.location)
         of_store = {self.columns.name(STORE_COLUMN): self.store_name} if tells_stores_apart(table) else {}
@@ -377,7 +377,7 @@ class Lake:
         return self.store_name if tells_stores_apart(table) else None
 
     def last_commit(self, table: LakeTable, until: int) -> Commit | None:
-        """Return what the transaction that brought *table* to *until* added, None if recent history lacks it."""
+        """Return the additions of the transaction that brought *table* to *until*; None if recent history lacks it."""
         for entry in table.history(HISTORY_COUNT):
             found: Any = entry.info.get(COMMIT_INFO)
             if found and found.get("until") == until and self.is_own(found):
@@ -385,7 +385,7 @@ class Lake:
         return None
 
     def commits_since(self, table: LakeTable, version: int) -> list[tuple[int, Commit]]:
-        """Return (table version, what it added) for each transaction after *version* that added records."""
+        """Return (table version, additions) for each transaction after *version* that added records."""
         count = table.version() - version
         entries = table.history(count) if count > 0 else []
         # Transactions that merge files or delete truncated rows lack this field.
@@ -404,10 +404,10 @@ def is_foreign(table: LakeTable) -> bool:
 
 
 def refuse_foreign(table: LakeTable, location: LakeLocation) -> None:
-    """Refuse a table that this reput does not know.
+    """Refuse a table that this reput cannot handle.
 
     Raises:
-        ConfigError: another program made it, or a newer reput.
+        ConfigError: another program or a newer reput made the table.
     """
     if is_foreign(table):
         raise ConfigError(f"the table was not written by reput: lake={location.address}", "Name a separate folder.")
@@ -427,7 +427,7 @@ def fitting(schema: pa.Schema, table: LakeTable) -> pa.Schema:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type as tables keep it: formats differ in widths in memory, and in the names of a type's parts."""
+    """Return a type in its stored form, without widths in memory and names of parts, in which formats differ."""
     if pa.types.is_map(kind):
         return pa.map_(stored_type(kind.key_type), stored_type(kind.item_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -1,13 +1,13 @@
 """Continuing a lake: decide whether it holds this store's log, and up to where the two still agree.
 
-    the store's own id is among the lake's    → it is that one
-    it has none, or another                   → the one whose marks the log holds, with none refuted; else a refusal
-    the operator names one of the lake's      → it is that one
+    the lake has the store's own id           → the lake continues with that id
+    the store has no id, or another one       → the id whose marks the log holds and does not refute; else a refusal
+    the operator names an id of the lake      → the lake continues with that id
 
 Then the histories are compared. Rows are deleted only where the log has another history: from a cut that the store
-recorded, or after the last common record if the log refutes a later one. Nothing contradicts rows below the log's
-minimum, so they stay. The operator must accept the deletion (`accept_truncation`) if no common record shows where lake
-and log part, or if the log simply ends before the lake.
+recorded, or after the last common record if the log refutes a later one. Rows below the log's minimum stay, because
+the log cannot contradict them. The operator must accept the deletion (`accept_truncation`) if no common record shows
+where lake and log part, or if the log simply ends before the lake.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CUT_BELOW = "the log was cut below what the lake holds"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A lake's content from one store.
+    """The part of a lake that comes from one store.
 
     Attributes:
         cursor: how far the lake holds the log, under the store's id in the lake.
         marks: marks of that part.
-        committed: whether a transaction carries the marks.
+        committed: whether the marks come from a transaction.
         compared: the marks compared with the log.
     """
 
@@ -75,7 +75,7 @@ def lake_of_store(
     store_name: str | None = None,
     make: MakeLake = Lake,
 ) -> Lake:
-    """Return the lake for the store with id *store_id* in it, with the store's current epochs."""
+    """Return the lake for the store whose id in the lake is *store_id*, with the store's current epochs."""
     epochs = read_epochs(store_directory, store_id)
     return make(location, export_name, msgspec.structs.replace(epochs, store_id=store_id), store_name)
 
@@ -95,7 +95,7 @@ def continue_lake(
     Args:
         topics: topics to keep; None: all.
         store_id: the store's id in the lake, given by the operator; None: find it.
-        accept_truncation: delete rows even if it is uncertain from where on the log differs.
+        accept_truncation: delete rows even if it is uncertain where the difference begins.
         make: the kind of table.
 
     Raises:
@@ -104,8 +104,8 @@ def continue_lake(
     """
     if store_id is not None and not LEGAL_STORE_ID.fullmatch(store_id):
         raise ConfigError(
-            f"the id of a store consists of letters, digits, '.', '_', '-', at most 64: store_id={store_id!r}",
-            "Write it so: --store-id broker-a.",
+            f"a store's id has at most 64 letters, digits, '.', '_' and '-': store_id={store_id!r}",
+            "Give an id like this: --store-id broker-a.",
         )
     identity = read_identity(log.store_directory)
     recorded = None if identity is None else identity.store_id
@@ -168,12 +168,12 @@ def find_source(
     recorded: str | None,
     given: str | None,
 ) -> Source | None:
-    """Return what the lake holds of the store of *log*, according to its newest epoch in *cursors*.
+    """Return the lake's part of the store of *log*, according to its newest epoch in *cursors*.
 
-    None: it holds nothing of it and accepts further stores.
+    None: the lake holds nothing of this store, and accepts further stores.
 
     Raises:
-        StoreError: the lake holds another store and accepts only one, or it is uncertain whether it is this one.
+        StoreError: the lake holds another store and accepts only one, or it may hold this store under another id.
     """
     known = {cursor.store_id: cursor for cursor in sorted(cursors, key=lambda cursor: cursor.epoch)}
     for name in (recorded, given):
@@ -185,9 +185,9 @@ def find_source(
     apart = tells_stores_apart(table)
     if given is not None and not apart:
         raise StoreError(
-            f"the lake holds no store of that id: lake={lake.location.address} store_id={given} "
+            f"the lake holds no store with that id: lake={lake.location.address} store_id={given} "
             f"lake_store_id={','.join(sorted(known))}",
-            "Name the one that this store is, or export into a separate folder.",
+            "Give the id that this store has in the lake, or export into a separate folder.",
         )
     sources = [source_of(table, lake, cursor, log) for cursor in known.values()]
     agreeing = [source for source in sources if source.compared.agrees or is_unmarked(source, log)]
@@ -195,7 +195,7 @@ def find_source(
         found = max(agreeing, key=end_of)
         refuse_other_id(lake, table, found, given)
         return found
-    # A copy that diverged shares records with the lake, which would then be there twice.
+    # A diverged copy shares records with the lake; these records would then be in the lake twice.
     is_another = all(
         not source.compared.held_count and (source.compared.refuted_count or source.compared.ahead_count)
         for source in sources
@@ -209,7 +209,7 @@ def find_source(
         f"offset_min={log.offset_min} {other.compared}",
         "Export into a separate folder. If both are the same store, confirm it with --store-id "
         f"{other.cursor.store_id} "
-        "(storeId)." + (" If they are not, give this one a name with --store-id NAME." if apart else ""),
+        "(storeId)." + (" If they are different, give this one a name with --store-id NAME." if apart else ""),
     )
 
 
@@ -230,7 +230,7 @@ def refuse_other_id(lake: Lake, table: LakeTable, source: Source, given: str | N
 
 
 def end_of(source: Source) -> int:
-    """Return the offset up to which the lake holds that store's log."""
+    """Return the offset up to which the lake holds the log of *source*."""
     return source.cursor.commit_log_offset
 
 
@@ -253,14 +253,14 @@ def refuse_second_name(table: LakeTable, lake: Lake, exports: Mapping[str, Seque
             if same or not tells_stores_apart(table):
                 what = "has this store's rows" if same else "holds another store"
                 raise StoreError(
-                    f"the lake {what} by an export of another name: lake={lake.location.address} "
+                    f"the lake {what} from an export with another name: lake={lake.location.address} "
                     f"lake_store_id={cursor.store_id} name={name} asked={lake.export_name}",
                     "Export under that name, or into a separate folder.",
                 )
 
 
 def source_of(table: LakeTable, lake: Lake, cursor: Cursor, log: LogTable) -> Source:
-    """Return what the lake holds of one store, compared with *log*."""
+    """Return the lake's part of one store, compared with *log*."""
     until = cursor.commit_log_offset
     found = committed_marks(table, cursor.store_id, lake.export_name)
     if found is not None:
@@ -354,8 +354,8 @@ def accept_advice(lake: Lake, table: LakeTable, log: LogTable) -> str:
     words = ["reput", "export", str(log.store_directory), *lake.export_words(table), "--accept-truncation"]
     command = shlex.join(words)
     return (
-        "See what became of the log. Export into another folder to keep these rows, or take them out and go on with "
-        f"the log: {command}"
+        "Find out what became of the log. Export into another folder to keep these rows, or take them out and continue "
+        f"with the log: {command}"
     )
 
 

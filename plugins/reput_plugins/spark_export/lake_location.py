@@ -1,4 +1,4 @@
-"""LakeLocation: where a lake lies, in a folder or in an object store, and how its files are made and removed there.
+"""LakeLocation: where a lake lies, a folder or an object store, and how files are written and removed there.
 
 Only the Delta library accesses an object store, with its own settings (``storage_options``), so the files of a lake
 and its transactions take the same path and need the same permissions.
@@ -36,7 +36,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
     Attributes:
         address: absolute path of a folder, or the address of a place in an object store, as ``s3://bucket/lake``.
         storage_options: settings of the Delta library for that object store; they may hold secrets.
-        table_format: of the table, ``delta`` or ``iceberg``.
+        table_format: ``delta`` or ``iceberg``.
         catalog: name of the Iceberg catalog in pyiceberg's configuration; None: the one in the lake's folder.
         catalog_table: the table's name in the catalog, with its namespace; None: ``reput.lake``.
     """
@@ -60,11 +60,11 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """Return the location that a user named.
 
         Raises:
-            ConfigError: the address names no bucket, a folder is given object-store settings, a Delta table a catalog,
-                or there is no such format.
+            ConfigError: the address names no bucket, a folder is given object-store settings, a Delta table is given a
+                catalog, or the format is unknown.
         """
         if lake_format not in FORMATS:
-            raise ConfigError(f"no such format of a lake: lake_format={lake_format} known={','.join(FORMATS)}")
+            raise ConfigError(f"the lake's format is unknown: lake_format={lake_format} known={','.join(FORMATS)}")
         if lake_format == DELTA_FORMAT and (catalog or catalog_table):
             raise ConfigError(
                 f"only Iceberg tables have a catalog: lake_format={lake_format} catalog={catalog or ''} "
@@ -73,7 +73,7 @@ class LakeLocation(msgspec.Struct, frozen=True):
             )
         if catalog_table is not None and not all(catalog_table.rpartition(".")):
             raise ConfigError(
-                f"a table's name in a catalog has a namespace: catalog_table={catalog_table}", "Write namespace.name."
+                f"a table's name in a catalog needs a namespace: catalog_table={catalog_table}", "Write namespace.name."
             )
         text, options = os.fspath(lake), dict(storage_options or {})
         scheme, separator, _ = text.partition("://")
@@ -127,6 +127,6 @@ def lake_errors(address: str) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """Return a Delta library error, which has many lines and colours, as one line."""
+    """Return an error of the Delta library as one line, without its colours."""
     text = " ".join(DECORATION.sub(" ", str(error)).split())
     return text if len(text) <= ERROR_LETTERS_MAX else f"{text[:ERROR_LETTERS_MAX]}…"

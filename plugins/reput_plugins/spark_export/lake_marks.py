@@ -27,7 +27,7 @@ ROW_COLUMNS = ["commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC"]
 
 
 class CommittedMarks(msgspec.Struct, frozen=True):
-    """The marks in a transaction, of everything the table holds of *store* by the export *export*."""
+    """The marks in a transaction. They cover everything that the table holds of *store* from the export *export*."""
 
     store: str
     export: str
@@ -35,11 +35,11 @@ class CommittedMarks(msgspec.Struct, frozen=True):
 
 
 class LogColumns(msgspec.Struct, frozen=True):
-    """Where the rows of a lake have the columns of the log.
+    """How the rows of a lake name the columns of the log.
 
     Attributes:
-        struct: the struct column whose fields they are; None: they are columns.
-        prefix: before their names.
+        struct: the struct column whose fields they are; None: they are top-level columns.
+        prefix: text before their names.
     """
 
     struct: str | None = None

@@ -58,7 +58,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
     file_schema: pa.Schema | None = None
 
     def of_table(self) -> SinkPlan:
-        """Return the plan with the columns that the table wants in its files."""
+        """Return the plan with the columns that the table's files have."""
         if self.lake.table_format == DELTA_FORMAT:
             return self
         columns = open_table(self.lake).file_schema(lake_schema(self.table.row_format))
@@ -69,7 +69,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
         return write_chosen(self, ranges, batches)
 
     def commit_ranges(self, written: Sequence[WrittenRange]) -> None:
-        """Commit what the workers wrote."""
+        """Commit the files that the workers wrote."""
         commit_ranges(self, written)
 
     def remove_run(self) -> None:
@@ -78,7 +78,7 @@ class SinkPlan(msgspec.Struct, frozen=True):
 
 
 class WrittenRange:
-    """The files of one task: *ranges* lists the (begin, until) it wrote, *damage* the ranges it skipped."""
+    """The files of one task: *ranges* lists the written ranges (begin, until), *damage* the skipped ones."""
 
     def __init__(
         self, ranges: list[tuple[int, int]], files: list[ParquetFile], damage: Sequence[BadRange] = ()
@@ -91,7 +91,7 @@ class WrittenRange:
 @advice_noted()
 def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRange:
     """Write each range listed in *batches*."""
-    # Without ids of the columns, readers of Iceberg would refuse the files.
+    # Readers of Iceberg would refuse files without the columns' ids.
     assert plan.file_schema is not None or plan.lake.table_format == DELTA_FORMAT
     ranges = [(row["begin"], row["until"]) for batch in batches for row in batch.to_pylist()]
     files: list[ParquetFile] = []
@@ -104,7 +104,7 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
             )
             files += written
             damage += left_out
-    # Otherwise the memory stays allocated for as long as Spark keeps the worker process.
+    # Release memory; otherwise it stays allocated for as long as Spark keeps the worker process.
     pa.default_memory_pool().release_unused()
     return WrittenRange(ranges, files, damage)
 
@@ -153,7 +153,7 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
 
 
 def contiguous(ranges: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return where the ranges of all tasks begin and end, None without any.
+    """Return where the ranges of all tasks begin and end; None if there are no ranges.
 
     Raises:
         DispatcherError: there is a gap between two, because a task did not write its range.

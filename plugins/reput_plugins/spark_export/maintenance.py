@@ -90,7 +90,7 @@ class Maintenance:
         return removed
 
     def unused_files(self, table: LakeTable) -> list[str]:
-        """Return reput's files that *table* does not name, or no longer names, and that are old enough to go."""
+        """Return files of reput that are old enough to be removed and that *table* does not, or no longer, name."""
         # A running batch has files that no transaction names yet; they are far younger than the limit.
         unused = table.unnamed_files(self.vacuum_hours)
         # A folder may hold unrelated files.
@@ -108,14 +108,14 @@ class Maintenance:
     def merge(self, alive: Callable[[], None], *, all_closed: bool = False) -> int:
         """Merge small files; return the number of files removed.
 
-        *all_closed*: merge the files of the present day like those of a past one.
+        *all_closed*: merge the files of the present day in the same way as those of past days.
 
         Raises:
             DispatcherError: the lake cannot be written.
         """
         self.commits = removed = 0
         with contextlib.suppress(CommitConflict):
-            # Another process does so, or the next run will.
+            # Another process merges the files, or the next run does.
             open_table(self.lake).trim_history()
         today = None if all_closed else datetime.fromtimestamp(self.now(), UTC).date()
         for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
@@ -131,8 +131,8 @@ class Maintenance:
 def days_to_merge(table: LakeTable, today: date | None, date_column: str = "date") -> list[tuple[str | None, int]]:
     """Return (day as text, target size) for each day in which some partition has files worth merging.
 
-    The day is None for the whole of a table that is not partitioned by *date_column*. Days before *today* get no more
-    files; if it is None, no day does.
+    For a table that is not partitioned by *date_column*, the day is None and stands for all rows. Days before *today*
+    get no more files; if *today* is None, no day does.
     """
     sizes: dict[tuple[str | None, tuple[str | None, ...]], list[int]] = defaultdict(list)
     for file in table.files():
@@ -148,7 +148,7 @@ def days_to_merge(table: LakeTable, today: date | None, date_column: str = "date
 
 
 def merged_size(sizes: Sequence[int], closed: bool) -> int | None:
-    """Return the target size for merging the files of one topic and day, None if merging is not worth it.
+    """Return the target size for merging the files of one topic and day; None if a merge is not worthwhile.
 
     *closed*: the day gets no more files.
     """

@@ -1,4 +1,4 @@
-"""optimize_lake and vacuum_lake: what a followed lake does to its files by itself, at an operator's word."""
+"""optimize_lake and vacuum_lake: the maintenance that a followed lake does by itself, as commands of an operator."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class OptimizedTable(msgspec.Struct, frozen=True):
 
 
 class VacuumedTable(msgspec.Struct, frozen=True):
-    """The files of one table that go, and the versions that cannot be read without them.
+    """The files of one table that are removed, and the versions that cannot be read without them.
 
     Attributes:
-        files, bytes: that go.
+        files, bytes: number and size of the removed files.
         versions_lost: ranges (first, last) of versions that can be read now, and cannot afterwards.
-        readable_from_version: from this one on, every version can still be read.
-        readable_from_timestamp: when it was made, in ms since 1970; None: unknown.
+        readable_from_version: every version from this one on can still be read.
+        readable_from_timestamp: when that version was made, in ms since 1970; None: unknown.
         dry_run: nothing is removed.
-        skipped: why the table is left alone.
+        skipped: why the table was left alone.
     """
 
     table: str
@@ -63,9 +63,9 @@ def optimize_lake(
     catalog_table: str | None = None,
     on_table: Callable[[OptimizedTable], None] = lambda report: None,
 ) -> list[OptimizedTable]:
-    """Merge the small files of a lake, those of the present day as well. The rows stay the same.
+    """Merge the small files of a lake, including those of the present day. The rows stay the same.
 
-    It works beside exports and readers, because the merged files stay on disk; `vacuum_lake` removes them.
+    It may run beside exports and readers, because the replaced files stay on disk; `vacuum_lake` removes them.
 
     Args:
         lake: the table of the log, or a folder of typed tables.
@@ -121,9 +121,9 @@ def vacuum_lake(
     catalog_table: str | None = None,
     on_table: Callable[[VacuumedTable], None] = lambda report: None,
 ) -> list[VacuumedTable]:
-    """Remove files that no current row needs: what merges and cuts replaced, and what failed attempts left.
+    """Remove files that no current row needs: files that merges and cuts have replaced, and files of failed attempts.
 
-    Only files that reput wrote are removed, and only tables that reput made are looked at.
+    Only files that reput wrote are removed, and only in tables that reput made.
 
     Args:
         lake: the table of the log, or a folder of typed tables.
@@ -139,7 +139,7 @@ def vacuum_lake(
     """
     if hours < 1:
         raise ConfigError(
-            f"files of a running export would be removed: hours={hours} hours_min=1", "Give a number of at least 1."
+            f"files of a running export would be removed: hours={hours} hours_min=1", "Give at least 1 hour."
         )
     require_packages()
     require_format(lake_format)
@@ -177,7 +177,7 @@ def vacuum_lake(
 
 
 def ranges(versions: list[int]) -> tuple[tuple[int, int], ...]:
-    """Return versions, which are given newest first, as ranges (first, last), oldest first."""
+    """Return ranges (first, last), oldest first, of *versions*, which are newest first."""
     found: list[tuple[int, int]] = []
     for version in reversed(versions):
         if found and found[-1][1] == version - 1:

@@ -20,13 +20,13 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
     Attributes:
         lake: folder of the table, or its address in an object store such as ``s3://bucket/lake``; None: ``lake``
-            in the view's own folder. Only that one can be rebuilt.
+            in the view's own folder. Only a lake in that folder can be rebuilt.
         lake_format: ``delta`` or ``iceberg``. Iceberg needs the extra ``iceberg``.
         catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
         catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
         storage_options: settings of the Delta library for the object store, such as ``AWS_REGION``.
         topics: names; None: every topic. The first export into a lake fixes the choice.
-        name: name of the export in the table; `reput export --name` takes the same one.
+        name: name of the export in the table; give the same name to `reput export --name`.
         interval_ms: minimum time between commits, unless *commit_bytes* of the log are waiting. A shorter interval
             makes more and smaller files.
         commit_bytes: log bytes that are committed without waiting for *interval_ms*.

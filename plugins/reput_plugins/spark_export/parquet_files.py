@@ -47,7 +47,7 @@ __all__ = [
 
 PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
-# What the sum of a row is made of.
+# The columns from which a row's checksum is computed.
 CRC_COLUMNS = ("commitLogOffset", "storeSize", "bodyCRC")
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
@@ -82,13 +82,13 @@ Partition = tuple[str | None, ...]
 
 
 class FileLayout(msgspec.Struct, frozen=True):
-    """How the rows of a table lie in its files.
+    """How rows are laid out in the files of a table.
 
     Attributes:
-        partition_columns: the columns that the folders name.
+        partition_columns: the columns whose values are in the names of the folders.
         dictionary: columns whose values repeat; the fields of a struct are named with a point.
-        statistics: columns by which readers skip files, in the same way.
-        store_time: the column of the store time, which has no statistics where a date is missing.
+        statistics: columns by which readers skip files; fields of a struct are named in the same way.
+        store_time: the column of the store time, which has no statistics in files without a date.
         cluster_by: columns by which the rows of a file are sorted.
     """
 
@@ -105,7 +105,7 @@ def lake_schema(row_format: RowFormat) -> pa.Schema:
 
 
 def file_format(row_format: RowFormat) -> RowFormat:
-    """Return the format of the rows in a file: without the columns that its folder names."""
+    """Return the format of the rows in a file, without the columns whose values are in its folder's name."""
     names = tuple(name for name in row_format.schema().names if name not in PARTITION_COLUMNS)
     return msgspec.structs.replace(row_format, columns=names)
 
@@ -124,8 +124,8 @@ def write_range(
 
     Args:
         store_id: value of the column ``store``.
-        run: part of the file names, by which all files of an export can be found.
-        file_schema: the columns of the files, in order; None: all but those that the folders name.
+        run: part of the name of all files of an export, by which they can be found.
+        file_schema: the columns of the files, in order; None: all except those in the folders' names.
 
     Returns:
         The files, and the damaged ranges that were skipped.
@@ -151,13 +151,13 @@ def write_range(
 
 
 def partition_days(store_timestamps: Array) -> Array:
-    """Return the days of store times in ms, counted from 1970; `DAY_MAX` + 1 where readers cannot represent one."""
+    """Return the days since 1970 of store times in ms; `DAY_MAX` + 1 for days that readers cannot represent."""
     days = store_timestamps.astype(np.int64) // DAY_MS
     return np.where((days >= DAY_MIN) & (days <= DAY_MAX), days, DAY_MAX + 1)
 
 
 def day_text(day: int) -> str | None:
-    """Return a day of `partition_days` as text, None where there is none."""
+    """Return a day of `partition_days` as text; None for a day that readers cannot represent."""
     return None if day > DAY_MAX else date.fromordinal(EPOCH_DAY + day).isoformat()
 
 
@@ -184,7 +184,7 @@ def by_partition(decoder: BatchDecoder, parts: RecordParts, rows: Array) -> Iter
 
 
 def with_partition(batch: pa.RecordBatch, partition: Partition, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*, which may have those that a folder names."""
+    """Return *batch* with the columns of *schema*, which may include those in the folder's name."""
     for name, value, kind in zip(PARTITION_COLUMNS, partition, (pa.string(), pa.date32()), strict=True):
         batch = batch.append_column(name, pa.repeat(pa.scalar(value, pa.string()).cast(kind), batch.num_rows))
     return pa.RecordBatch.from_arrays([batch[name] for name in schema.names], schema=schema)
@@ -222,7 +222,7 @@ class PartitionWriters:
     def finish(self) -> list[ParquetFile]:
         """Write the rest, force it to disk, and return the files."""
         written = [file.finish() for file in self.files.values()]
-        # Together, because a disk forces many small files in the time of one.
+        # Force all files together: a disk needs no more time for many small files than for one.
         Files().force_together(
             [file.path for file in self.files.values() if file.path is not None],
             sorted({folder for file in self.files.values() for folder in file.changed_folders}),
@@ -256,7 +256,7 @@ class PartitionFile:
         self.changed_folders = [] if self.path is None else make_folders(self.path, len(folders))
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
-        # Of rows that are not those of the log there is no sum.
+        # Rows that are not those of the log have no checksum.
         self.crc = 0 if set(CRC_COLUMNS) <= set(schema.names) else None
         self.metadata: list[pq.FileMetaData] = []
         try:
@@ -331,7 +331,7 @@ class PartitionFile:
 
     def abandon(self) -> None:
         """Remove the file."""
-        # Closing the writer would write bytes that may just have been refused; so would its destructor.
+        # Closing the writer, or its destructor, would write bytes again that the disk may just have refused.
         self.writer.is_open = False
         self.remove()
 

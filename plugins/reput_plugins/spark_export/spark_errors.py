@@ -33,7 +33,7 @@ def spark_errors() -> Iterator[None]:
 
     Raises:
         DispatcherError: Spark could not do it, or its JVM has died.
-        ReputError: what a worker raised.
+        ReputError: the error that a worker raised.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -41,7 +41,7 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError, EOFError) as error:
-        # A PySparkException comes from a JVM that lives or ends itself, so only another error waits for its end.
+        # A PySparkException means that the JVM runs or shuts down by itself, so only other errors wait for its end.
         dead = dead_jvm(0 if isinstance(error, PySparkException) else JVM_END_SECONDS)
         if dead is not None:
             raise dead from error
@@ -69,11 +69,11 @@ def dead_jvm(seconds: float) -> DispatcherError | None:
         advice += "fewer tasks at once with spark.master=local[1]. The next run continues where this one stopped."
     elif status in OUT_OF_MEMORY:
         how = f"exit_status={status}"
-        advice = "Its heap was too small. Set spark.driver.memory to more, as --set spark.driver.memory=1g."
+        advice = "The JVM's heap was too small. Give it more memory, for example --set spark.driver.memory=1g."
     else:
         how = f"exit_status={status}"
-        advice = "It was killed by another process, or crashed. The next run continues where this one stopped."
-    return DispatcherError(f"Spark's JVM died in the middle of its work: pid={process.pid} {how}", advice)
+        advice = "Another process killed the JVM, or it crashed. The next run continues where this one stopped."
+    return DispatcherError(f"Spark's JVM died during the export: pid={process.pid} {how}", advice)
 
 
 def from_spark(error: Exception) -> ReputError:

@@ -34,6 +34,8 @@ LOG_LINES_SHOWN = 12
 EXIT_SECONDS_MAX = 120
 # A control plane compiles little and keeps little, so the simplest compiler and collector start fastest. The young
 # generation is small because every page of it that was once used stays resident.
+# An export of this size is likely to be repeated. For a smaller one, writing the archive takes longer than the export.
+CLASS_ARCHIVE_BYTES = 256 << 20
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xmn64m"
 # Spark refuses less than 450 MiB.
 DRIVER_MEMORY = "512m"
@@ -154,7 +156,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # py4j logs each connection, which helps no one.
+    # py4j logs each connection, which is of no use.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # SparkContext installs its own SIGINT handler.
     interrupted = signal.getsignal(signal.SIGINT)

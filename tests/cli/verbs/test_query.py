@@ -120,7 +120,7 @@ def test_a_message_id_needs_no_topic(golden_read_only, golden_listing, capsys):
     assert main(["query", store, wanted["msgId"], "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["commit_log_offset"] == wanted["physicalOffset"]
     assert main(["query", store, "order-17"]) == 2
-    assert "a query without a topic is for a message id: key='order-17'" in capsys.readouterr().err
+    assert "a query without a topic needs a message id: key='order-17'" in capsys.readouterr().err
     with reput.open(store, read_only=True) as opened:
         assert [record.body for record in opened.query(key=wanted["msgId"])] == [base64.b64decode(wanted["body"])]
         assert opened.query(key=wanted["msgId"], end=wanted["storeTimestamp"] - 1) == []

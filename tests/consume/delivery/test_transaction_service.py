@@ -185,7 +185,7 @@ def test_what_no_transaction_can_be_is_refused(tmp_path):
 @pytest.mark.parametrize("fields", [{"delay_level": 2}, {"properties": {"DELAY": "2"}}])
 def test_a_transaction_is_not_delayed(store, fields):
     """For every way to request a delay."""
-    with pytest.raises(MessageIllegal, match="a transaction's message is not delayed: delay_level=2"):
+    with pytest.raises(MessageIllegal, match="a transaction's message cannot be delayed: delay_level=2"):
         put_half(store, **fields)
     assert store.appended == 0
 

@@ -46,7 +46,8 @@ SETTINGS: dict[str, object] = {
     "maxIndexNum": 20000,
     # A first retry has level 3.
     "messageDelayLevel": "1s 2s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s",
-    "transactionTimeOut": 1000,
+    # On a machine that is busy, a producer may take longer than a second to settle what it has just sent.
+    "transactionTimeOut": 3000,
     "transactionCheckInterval": 2000,
     "traceTopicEnable": "true",
 }

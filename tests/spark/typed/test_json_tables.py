@@ -255,7 +255,10 @@ def test_follow_keeps_typed_tables(log: WrittenLog, tmp_path: Path):
         ({"schema": "absent.json"}, "a schema cannot be read: table=orders"),
         ({"topic": "ordrs"}, "the store has no such topic: topic=ordrs"),
         ({"partition_by": ["city"]}, "the table has no such column: table=orders partition_by=city"),
-        ({"partition_by": ["amount"]}, "a column of this type cannot be used so: table=orders partition_by=amount"),
+        (
+            {"partition_by": ["amount"]},
+            "a column of this type cannot be used for partition_by: table=orders partition_by=amount",
+        ),
         ({"columns": ["brokr"]}, "columns=brokr"),
         ({"framing": "single_object"}, "framing=single_object"),
         ({"mode": "upsert"}, "table=orders error="),
@@ -275,5 +278,5 @@ def test_typed_tables_do_not_lie_in_the_table_of_the_log(log: WrittenLog, tmp_pa
     """The Delta library would take their files for the outer table's."""
     with without_spark():
         export(log.store, tmp_path / "lake")
-        with pytest.raises(ConfigError, match="the lake is itself a table"):
+        with pytest.raises(ConfigError, match="the lake is a table of the whole log"):
             export(log.store, tmp_path / "lake", tables=tables_file(tmp_path))

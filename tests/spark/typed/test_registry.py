@@ -151,7 +151,7 @@ def test_a_schema_that_the_registry_does_not_have_makes_a_dead_letter(registry: 
         export(log.store, tmp_path / "lake", tables=tables_of(registry))
     dead = sorted(rows_of(tmp_path / "lake" / "orders.dead_letters"), key=lambda row: row["commitLogOffset"])
     assert [row["body"] for row in dead] == bad
-    assert dead[0]["reason"] == "the registry has no schema of this id: id=77"
+    assert dead[0]["reason"] == "the registry has no schema with this id: id=77"
 
 
 @pytest.mark.parametrize("failure", ["refuses", "broken", "absent"])
@@ -168,7 +168,7 @@ def test_while_the_registry_gives_no_answer_nothing_is_decided(
 
     with without_spark():
         monkeypatch.setattr(registry, "answer", after_the_first)
-        with pytest.raises(DispatcherError, match="the schema registry gives no answer: table=orders"):
+        with pytest.raises(DispatcherError, match="the schema registry does not answer: table=orders"):
             export(log.store, lake, tables=tables)
         assert rows_of(lake / "orders") == rows_of(lake / "orders.dead_letters") == []
         monkeypatch.undo()

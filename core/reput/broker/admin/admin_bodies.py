@@ -1,11 +1,11 @@
 """Bodies of admin requests as fastjson writes and reads them.
 
-RocketMQ has maps whose keys are message queues. fastjson writes such a key as a JSON object, which is no JSON:
+Some of RocketMQ's maps have message queues as keys. fastjson writes such a key as an object, which JSON does not allow:
 
     {"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:{"maxOffset":5}, … }}
 
-mqadmin and the Java client take no other form, so the text is put together by hand. Peers in other languages send the
-key as text, or a list of objects in place of the map; all three are read.
+mqadmin and the Java client accept no other form, so this module builds the text itself. Clients in other languages send
+the key as text, or a list of objects in place of the map; all three forms are read.
 
 Source: RocketMQ remoting, RemotingSerializable; fastjson 1.2, MapSerializer.
 """
@@ -43,7 +43,7 @@ def parse_body(data: bytes) -> Any:
     """Return the value of a body: dict, list, str, int, float, bool or None. Keys that are objects are `MessageQueue`.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is neither JSON nor fastjson's dialect of it.
+        RequestRefused: SYSTEM_ERROR; the body is neither JSON nor fastjson's dialect.
     """
     try:
         parser = BodyParser(data.decode())
@@ -53,18 +53,20 @@ def parse_body(data: bytes) -> Any:
 
 
 def queue_table(table: object, value_name: str) -> dict[MessageQueue, Any]:
-    """Return a map by message queues, whichever of its three forms it was sent in.
+    """Return a map whose keys are message queues, whichever of the three forms it was sent in.
 
     Args:
-        value_name: the field that holds the value in the form of a list.
+        value_name: in the form of a list, the field that holds the value.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it has another shape.
+        RequestRefused: SYSTEM_ERROR; *table* has none of the three forms.
     """
     if isinstance(table, list):
         return {queue_of(entry): entry.get(value_name) for entry in table}
     if not isinstance(table, dict):
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"a map by message queues is expected: type={type(table)}")
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"expected a map with message queues as keys: type={type(table)}"
+        )
     return {
         key if isinstance(key, MessageQueue) else queue_of(parse_body(str(key).encode())): value
         for key, value in table.items()
@@ -75,12 +77,12 @@ def queue_of(fields: object) -> MessageQueue:
     """Return the message queue that *fields* describe.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; they describe none.
+        RequestRefused: SYSTEM_ERROR; *fields* do not describe a message queue.
     """
     try:
         return msgspec.convert(fields, MessageQueue, strict=False)
     except msgspec.ValidationError as error:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"this is no message queue: error={error}") from None
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"not a valid message queue: error={error}") from None
 
 
 class BodyParser(Parser):

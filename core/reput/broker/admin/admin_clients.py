@@ -1,4 +1,4 @@
-"""AdminClientsProcessor: who is connected, and requests that the broker passes on to clients.
+"""AdminClientsProcessor: lists the connected clients, and forwards requests to them.
 
     GET_CONSUMER_RUNNING_INFO ──▶ connection of the client ── its answer, 10 s at most ──▶ response
     INVOKE_BROKER_TO_RESET_OFFSET ──▶ offsets of the group, on disk ──▶ RESET_CONSUMER_CLIENT_OFFSET to all its clients
@@ -33,7 +33,7 @@ from reput.remoting.response_code import ResponseCode
 __all__ = ["AdminClientsProcessor"]
 
 SUCCESS = ResponseCode.SUCCESS
-# RocketMQ's; mqadmin waits for 15 s.
+# RocketMQ's value; mqadmin waits 15 s.
 CLIENT_TIMEOUT_S = 10.0
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class AdminClientsProcessor:
     """Used in the thread of the broker's loop, except for methods that say they run in threads."""
 
     def __init__(self, engine: StoreEngine, clients: ConnectedClients, timeout: float = CLIENT_TIMEOUT_S) -> None:
-        """*timeout*: seconds that a client has for its answer."""
+        """*timeout*: seconds to wait for a client's answer."""
         self.engine = engine
         self.administration = engine.services.administration
         self.clients = clients
@@ -53,7 +53,7 @@ class AdminClientsProcessor:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         return {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: Processor(self.consumer_connections),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: Processor(self.producer_connections),
@@ -111,7 +111,7 @@ class AdminClientsProcessor:
         }
         return json_response({"data": data})
 
-    # Passing on.
+    # Forwarding.
 
     def running_info(self, request: RemotingCommand, connection: Connection) -> None:
         """Answer GET_CONSUMER_RUNNING_INFO with what the client says."""
@@ -120,7 +120,7 @@ class AdminClientsProcessor:
         self.begin(request, connection, self.relayed(request, channel, dict(fields), request.body_bytes))
 
     def consume_directly(self, request: RemotingCommand, connection: Connection) -> None:
-        """Answer CONSUME_MESSAGE_DIRECTLY: let a client consume a message again, and say how that went."""
+        """Answer CONSUME_MESSAGE_DIRECTLY: let a client consume a message again, and report the result."""
         fields = request.ext_fields
         channel = self.channel_of(fields)
         self.begin(request, connection, self.consumed_directly(request, channel))
@@ -139,7 +139,7 @@ class AdminClientsProcessor:
         return channel
 
     async def consumed_directly(self, request: RemotingCommand, channel: ClientChannel) -> RemotingCommand:
-        """Pass on a message with the request."""
+        """Forward the request together with its message."""
         fields = request.ext_fields
         message_id = text(fields, "msgId")
         data = await self.loop.run_in_executor(None, self.record_bytes, message_id)
@@ -148,7 +148,7 @@ class AdminClientsProcessor:
         return await self.relayed(request, channel, {**fields, "brokerName": self.broker_name}, data)
 
     def record_bytes(self, message_id: str) -> bytes | None:
-        """Return the record that has the id of its place; None: there is none. Reads the log."""
+        """Return the record whose place the message id names; None: there is none. Reads the log."""
         with self.engine.read_lock:
             store = self.engine.reader.store
             record = store.record_of_id(message_id)
@@ -157,10 +157,10 @@ class AdminClientsProcessor:
     async def relayed(
         self, request: RemotingCommand, channel: ClientChannel, fields: Mapping[str, str], body: bytes
     ) -> RemotingCommand:
-        """Pass a request on, and return the client's answer as it is.
+        """Forward a request to a client, and return its answer unchanged.
 
         Raises:
-            RequestRefused: CONSUME_MSG_TIMEOUT; the client does not answer in time. SYSTEM_ERROR; it has gone.
+            RequestRefused: CONSUME_MSG_TIMEOUT; the client does not answer in time. SYSTEM_ERROR; it has disconnected.
         """
         answer = await self.asked(channel, RemotingCommand(request.code, fields, body))
         return RemotingCommand(answer.code, answer.ext_fields, answer.body_bytes, answer.remark)
@@ -184,7 +184,7 @@ class AdminClientsProcessor:
     def begin(
         self, request: RemotingCommand, connection: Connection, work: Coroutine[Any, Any, RemotingCommand]
     ) -> None:
-        """Answer a request with what *work* returns, once it does."""
+        """Start *work*, and answer the request with its result."""
         task = self.loop.create_task(self.answered(request, connection, work))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -192,7 +192,7 @@ class AdminClientsProcessor:
     async def answered(
         self, request: RemotingCommand, connection: Connection, work: Coroutine[Any, Any, RemotingCommand]
     ) -> None:
-        """Respond with what *work* returns, or with its error."""
+        """Respond with the result of *work*, or with its error."""
         try:
             response = await work
         except Exception as error:
@@ -206,8 +206,8 @@ class AdminClientsProcessor:
     def reset_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer INVOKE_BROKER_TO_RESET_OFFSET. Runs in threads.
 
-        The offsets are set here, and the group's clients are told: those that are connected take them up after 10 s,
-        and write over what they have committed meanwhile.
+        The broker sets the offsets, and tells the group's clients. Connected clients adopt them after 10 s, and
+        overwrite the offsets that they have committed meanwhile.
         """
         del connection
         fields = request.ext_fields
@@ -231,13 +231,13 @@ class AdminClientsProcessor:
         return json_response({"offsetTable": object_keyed(offsets)})
 
     def tell_reset(self, group: str, topic: str, timestamp: int, offsets: Mapping[MessageQueue, int]) -> None:
-        """Tell every client of a group where to go on."""
+        """Tell every client of a group from which offsets to continue."""
         found = self.clients.consumers.get(group)
         if found is None:
             return
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
         of_objects = msgspec.json.encode({"offsetTable": object_keyed(offsets)})
-        # The client in C++ reads a list in place of the map.
+        # The C++ client expects a list instead of the map.
         of_list = msgspec.json.encode(
             {"offsetTable": [{**msgspec.to_builtins(queue), "offset": offset} for queue, offset in offsets.items()]}
         )
@@ -246,7 +246,7 @@ class AdminClientsProcessor:
             channel.connection.notify(RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body))
 
     def consumer_status(self, request: RemotingCommand, connection: Connection) -> None:
-        """Answer INVOKE_BROKER_TO_GET_CONSUMER_STATUS: which queues each client of a group has, and where it is."""
+        """Answer INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the queues of each client, and its offsets there."""
         fields = request.ext_fields
         group, topic, client_id = text(fields, "group"), text(fields, "topic"), fields.get("clientAddr", "")
         found = self.clients.consumers.get(group)
@@ -258,7 +258,7 @@ class AdminClientsProcessor:
         self.begin(request, connection, self.statuses(group, topic, channels))
 
     async def statuses(self, group: str, topic: str, channels: Iterable[ClientChannel]) -> RemotingCommand:
-        """Return where each client is."""
+        """Return the offsets that each client has reached."""
         command_fields = {"topic": topic, "group": group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         channels = list(channels)
@@ -269,7 +269,7 @@ class AdminClientsProcessor:
         table = {}
         for channel, answer in zip(channels, answers, strict=True):
             if isinstance(answer, RequestRefused):
-                logger.warning("a client says nothing about its queues: group=%r error=%s", group, answer)
+                logger.warning("a client does not report its queues: group=%r error=%s", group, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             elif answer.code == SUCCESS and answer.body_bytes:
@@ -278,7 +278,7 @@ class AdminClientsProcessor:
 
 
 def status_of(body: bytes) -> msgspec.Raw:
-    """Return the queues of a client and where it is, as part of a body.
+    """Return a client's queues and its offsets in them, as part of a body.
 
     Raises:
         RequestRefused: SYSTEM_ERROR; the client has sent something else.

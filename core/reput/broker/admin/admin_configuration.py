@@ -1,7 +1,7 @@
-"""AdminConfigurationProcessor: the broker's settings, shown, and changed while it runs.
+"""AdminConfigurationProcessor: shows the broker's settings, and changes them while the broker runs.
 
-Only settings that are read at each use can change, and those are few. A change holds until the broker ends: it is not
-written to the broker's configuration.
+Only the few settings that are read at each use can change. A change lasts until the broker ends: it is not written to
+the broker's configuration file.
 
 Source: RocketMQ broker, AdminBrokerProcessor.updateBrokerConfig and getBrokerConfig.
 """
@@ -73,7 +73,7 @@ class AdminConfigurationProcessor:
         }
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         return {
             RequestCode.GET_BROKER_CONFIG: Processor(self.show),
             RequestCode.UPDATE_BROKER_CONFIG: Processor(self.update),
@@ -90,7 +90,7 @@ class AdminConfigurationProcessor:
         return RemotingCommand(ResponseCode.SUCCESS, fields_of_answer, "".join(sorted(lines)).encode())
 
     def update(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer UPDATE_BROKER_CONFIG. One setting that may not change keeps all others as they are."""
+        """Answer UPDATE_BROKER_CONFIG. If one of the settings cannot change, none does."""
         changes: dict[str, Any] = {}
         for name, value in self.assignments(request.body_bytes):
             field = setting_name(name)
@@ -117,15 +117,15 @@ class AdminConfigurationProcessor:
                 holder.settings = settings
         self.version = self.version.next(time.time_ns() // 1_000_000)
         if changes.get("auto_create_topic_enable"):
-            # A broker that began without has no template yet.
+            # A broker that started without this setting has no template topic yet.
             self.topics.add(self.topics.boot_topics())
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def assignments(self, body: bytes) -> list[tuple[str, str]]:
-        """Return the names and values of a properties text.
+        """Return the names and values in a properties file's text.
 
         Raises:
-            RequestRefused: INVALID_PARAMETER; it is none.
+            RequestRefused: INVALID_PARAMETER; the body is not such a text.
         """
         try:
             return [(name, value) for name, value, _ in parse_properties(body)]
@@ -134,6 +134,6 @@ class AdminConfigurationProcessor:
 
 
 def property_text(value: object) -> str:
-    """Return a value as a line of a properties file has it."""
+    """Return a value as it is written in a properties file."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text.replace("\\", "\\\\")

@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class AdminMaintenanceProcessor:
-    """All of it runs in threads: it reads the disk."""
+    """Every request runs in a thread, because it reads the disk."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self.engine = engine
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         return {
             RequestCode.DELETE_EXPIRED_COMMITLOG: Processor(self.clean, in_thread=True),
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Processor(self.nothing_left),
@@ -40,23 +40,25 @@ class AdminMaintenanceProcessor:
         }
 
     def clean(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer DELETE_EXPIRED_COMMITLOG: removable segments go now, whatever the hour."""
+        """Answer DELETE_EXPIRED_COMMITLOG: remove old segments now instead of at the usual hour."""
         del request
         fates = self.engine.writer.retention.clean()
-        logger.info("old segments go on request: count=%d peer=%s", sum(fate.goes for fate in fates), connection.peer)
+        logger.info(
+            "old segments are removed on request: count=%d peer=%s", sum(fate.goes for fate in fates), connection.peer
+        )
         return RemotingCommand(SUCCESS)
 
     def nothing_left(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer CLEAN_EXPIRED_CONSUMEQUEUE and CLEAN_UNUSED_TOPIC.
 
-        The files of a queue go with the segments that they lead to, and a topic that has messages is in use even if it
-        is not described. So there is never anything left to remove.
+        A queue's files are removed together with the segments that they point into, and a topic that has messages is in
+        use even without a description. So there is never anything left to remove.
         """
         del request, connection
         return RemotingCommand(SUCCESS)
 
     def resume_check(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer RESUME_CHECK_HALF_MESSAGE: ask again about a half message that was asked about too often."""
+        """Answer RESUME_CHECK_HALF_MESSAGE: check a half message again that has used up its checks."""
         del connection
         message_id = text(request.ext_fields, "msgId")
         with self.engine.read_lock:

@@ -1,4 +1,4 @@
-"""AdminQueuesProcessor: what the queues of topics hold, and how far groups are in them.
+"""AdminQueuesProcessor: what the queues of topics hold, and how far groups have consumed them.
 
 Source: RocketMQ broker, AdminBrokerProcessor; remoting, TopicStatsTable, ConsumeStats, ConsumeStatsList, QueueTimeSpan.
 """
@@ -30,12 +30,12 @@ from reput.store.ext.consume_queue_ext import is_address
 
 __all__ = ["AdminQueuesProcessor", "subscription_data"]
 
-# Units of a queue that one answer has at most.
+# Maximum number of consume-queue units in one answer.
 UNITS_MAX = 10_000
 
 
 class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
-    """One queue of a topic, as TopicStatsTable has it."""
+    """One queue of a topic, in RocketMQ's TopicStatsTable."""
 
     last_update_timestamp: int
     max_offset: int
@@ -43,7 +43,7 @@ class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OffsetWrapper(msgspec.Struct, frozen=True, rename="camel"):
-    """One queue of a group, as ConsumeStats has it."""
+    """One queue of a group, in RocketMQ's ConsumeStats."""
 
     broker_offset: int
     consumer_offset: int
@@ -59,7 +59,7 @@ class ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueTimeSpan(msgspec.Struct, frozen=True):
-    """Which times the messages of a queue, and those a group has consumed, are of."""
+    """Store times in a queue: of its first, its last, and a group's last consumed message."""
 
     message_queue: MessageQueue = msgspec.field(name="messageQueue")
     min_timestamp: int = msgspec.field(name="minTimeStamp")
@@ -79,7 +79,7 @@ class ConsumeQueueData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AdminQueuesProcessor:
-    """All of it runs in threads: store times are read from the log."""
+    """Every request runs in a thread, because store times are read from the log."""
 
     def __init__(self, engine: StoreEngine, statistics: BrokerStatistics) -> None:
         self.engine = engine
@@ -92,7 +92,7 @@ class AdminQueuesProcessor:
         self.broker_name = engine.settings.broker_name
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         table = {
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
@@ -123,7 +123,7 @@ class AdminQueuesProcessor:
         return json_response({"offsetTable": object_keyed(table), "topicPutTps": self.statistics.put_tps(topic)})
 
     def groups_of_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer QUERY_TOPIC_CONSUME_BY_WHO: present groups that have subscribed to a topic, and those with offsets."""
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO: connected groups that subscribe to a topic, and groups with offsets."""
         del connection
         topic = text(request.ext_fields, "topic")
         groups = {group: None for group, topics in self.offsets.by_group().items() if topic in topics}
@@ -132,7 +132,7 @@ class AdminQueuesProcessor:
         return json_response({"groupList": list(groups)})
 
     def topics_of_group(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer QUERY_TOPICS_BY_CONSUMER: the topics that a group has offsets of."""
+        """Answer QUERY_TOPICS_BY_CONSUMER: the topics in which a group has offsets."""
         del connection
         group = text(request.ext_fields, "group")
         return json_response({"topicList": list(self.offsets.offsets_of_group(group))})
@@ -146,7 +146,7 @@ class AdminQueuesProcessor:
         return json_response(body if found is None else {**body, "subscriptionData": found})
 
     def subscription_of(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what present consumers of a group have subscribed to of a topic; None: nothing."""
+        """Return the subscription of a group's connected consumers to a topic; None: there is none."""
         info = self.consumers.find(group)
         found = None if info is None else info.subscriptions.get(topic)
         return None if found is None else subscription_data(found)
@@ -164,7 +164,7 @@ class AdminQueuesProcessor:
         return json_response(self.stats_of(group, shown))
 
     def shows(self, group: str, topic: str) -> bool:
-        """Return whether a group's statistics have a topic: it is there, and no present consumers have left it."""
+        """Return whether a group's statistics list a topic: it exists, and no connected consumer has dropped it."""
         info = self.consumers.find(group)
         leaves = info is not None and bool(info.subscriptions) and topic not in info.subscriptions
         return not leaves and self.services.topics.find(topic) is not None
@@ -216,7 +216,7 @@ class AdminQueuesProcessor:
             earliest = self.time_of(topic, row.queue_id, row.min_offset)
             consumed = committed.get(row.queue_id, 0)
             consumed_at = self.time_of(topic, row.queue_id, consumed - 1) if consumed > 0 else earliest
-            # Of the next message: that one waits.
+            # The store time of the next message, which waits for the group.
             waits = consumed < row.max_offset
             waiting_since = self.time_of(topic, row.queue_id, max(consumed, row.min_offset)) if waits else now_ms
             spans.append(
@@ -270,7 +270,7 @@ class AdminQueuesProcessor:
             if unit is None:
                 return
             offset, size, tags_code = unit
-            # A queue may keep more about a message in another file; the tags code is its address there.
+            # The queue's extension file may hold more about a message; the tags code is then the address in that file.
             note = f"Cq extend not exist!addr: {tags_code}" if is_address(tags_code) else None
             yield ConsumeQueueData(offset, size, tags_code, msg=note)
 
@@ -287,7 +287,7 @@ class AdminQueuesProcessor:
         return json_response({"statsDay": day, "statsHour": hour, "statsMinute": minute})
 
     def delay_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer GET_ALL_DELAY_OFFSET: up to where the messages of each delay level were delivered."""
+        """Answer GET_ALL_DELAY_OFFSET: the offset before which each delay level's messages were delivered."""
         del request, connection
         schedule = self.engine.schedule
         offsets = {} if schedule is None else schedule.delivered().queue_offsets
@@ -314,5 +314,5 @@ def subscription_data(subscription: Subscription) -> SubscriptionData:
 
 
 def stats_item(growth: Growth) -> dict[str, float]:
-    """Return the growth of a counter as BrokerStatsItem has it."""
+    """Return the growth of a counter in the form of RocketMQ's BrokerStatsItem."""
     return {"avgpt": 0.0, "sum": growth.sum, "tps": growth.per_second}

@@ -1,4 +1,4 @@
-"""AdminRuntimeProcessor: what the broker does now, in figures: GET_BROKER_RUNTIME_INFO.
+"""AdminRuntimeProcessor: answers GET_BROKER_RUNTIME_INFO with figures about the running broker.
 
 Source: RocketMQ broker, AdminBrokerProcessor.prepareRuntimeInfo; store, StoreStatsService.getRuntimeInfo.
 """
@@ -28,16 +28,16 @@ GIB = 1 << 30
 
 
 class AdminRuntimeProcessor:
-    """It runs in threads: it asks the file system."""
+    """Runs in threads, because it asks the file system."""
 
     def __init__(self, engine: StoreEngine, statistics: BrokerStatistics, waiting_count: Callable[[], int]) -> None:
-        """*waiting_count* returns how many requests run in threads, or wait for one."""
+        """*waiting_count* returns the number of requests that run in threads or wait for a thread."""
         self.engine = engine
         self.statistics = statistics
         self.waiting_count = waiting_count
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         return {RequestCode.GET_BROKER_RUNTIME_INFO: Processor(self.runtime_info, in_thread=True)}
 
     def runtime_info(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -47,7 +47,7 @@ class AdminRuntimeProcessor:
         return json_response({"table": dict(sorted(table.items()))})
 
     def of_broker(self) -> dict[str, str]:
-        """Return what the broker is."""
+        """Return version and start of the broker."""
         started = self.engine.started
         return {
             "bootTimestamp": str(started),
@@ -58,7 +58,7 @@ class AdminRuntimeProcessor:
         }
 
     def of_puts(self) -> dict[str, str]:
-        """Return what was put."""
+        """Return the figures of puts."""
         totals = self.engine.writer.put_totals()
         statistics = self.statistics
         distribution = " ".join(f"{name}:{count}" for name, count in totals.put_distribute_time.items())
@@ -75,7 +75,7 @@ class AdminRuntimeProcessor:
         }
 
     def of_pulls(self) -> dict[str, str]:
-        """Return what was pulled."""
+        """Return the figures of pulls."""
         statistics = self.statistics
         found, missed = statistics.total_tps(FOUND), statistics.total_tps(MISSED)
         transferred = rates(statistics.total_tps(TRANSFERRED))
@@ -83,7 +83,7 @@ class AdminRuntimeProcessor:
             "getFoundTps": rates(found),
             "getMissTps": rates(missed),
             "getTotalTps": rates(sum(pair) for pair in zip(found, missed, strict=True)),
-            # RocketMQ 4.9 misspells it.
+            # RocketMQ 4.9 misspells this name.
             "getTransferedTps": transferred,
             "getTransferredTps": transferred,
             "msgGetTotalTodayMorning": str(statistics.got_before_today),
@@ -130,7 +130,7 @@ class AdminRuntimeProcessor:
             with self.engine.read_lock:
                 record = self.engine.reader.store.record_at(begin)
         except ReputError:
-            # Retention has removed it meanwhile, or it is damaged, which is told elsewhere.
+            # Retention has just removed the message, or it is damaged; damage is reported elsewhere.
             record = None
         return -1 if record is None else record.store_timestamp
 
@@ -147,12 +147,12 @@ class AdminRuntimeProcessor:
 
 
 def rates(values: Iterable[float]) -> str:
-    """Return rates as RocketMQ prints them: one for 10, 60 and 600 seconds each."""
+    """Return the rates of the last 10, 60 and 600 seconds as RocketMQ prints them."""
     return " ".join(str(round(value, 4)) for value in values)
 
 
 def duration(milliseconds: int) -> str:
-    """Return a stretch of time as RocketMQ prints it."""
+    """Return a duration as RocketMQ prints it."""
     minutes, seconds = divmod(milliseconds // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""AdminTopicsProcessor: topics and consumer groups, described, changed and deleted.
+"""AdminTopicsProcessor: shows, changes and deletes topics and consumer groups.
 
 Source: RocketMQ broker, AdminBrokerProcessor; common, TopicAttributes and AttributeParser.
 """
@@ -27,7 +27,7 @@ from reput.store.config.topic_config_manager import TopicConfig
 __all__ = ["AdminTopicsProcessor"]
 
 SUCCESS = ResponseCode.SUCCESS
-# What a topic's attributes may say here: queues of batches and compaction are RocketMQ's alone.
+# The attributes that a topic may have here. Only RocketMQ has batch queues and compaction.
 ATTRIBUTES = {
     "message.type": {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"},
     "queue.type": {"SimpleCQ"},
@@ -43,7 +43,7 @@ class TopicListBody(msgspec.Struct, rename="camel"):
 
 
 class AdminTopicsProcessor:
-    """All of it runs in threads: each change is on disk before it is answered."""
+    """Every request runs in a thread, because a change is on disk before it is answered."""
 
     def __init__(self, engine: StoreEngine, topics: BrokerTopics) -> None:
         self.services = engine.services
@@ -51,7 +51,7 @@ class AdminTopicsProcessor:
         self.system_topics = frozenset(topics.system_topics())
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return what answers each request."""
+        """Return the processor of each request code."""
         table = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
@@ -88,14 +88,14 @@ class AdminTopicsProcessor:
         return RemotingCommand(SUCCESS)
 
     def update_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer UPDATE_AND_CREATE_TOPIC_LIST. Topics before one that is refused are changed."""
+        """Answer UPDATE_AND_CREATE_TOPIC_LIST. If a topic is refused, the topics before it have been changed."""
         del connection
         try:
             configs = [
                 TopicConfig.from_fields(entry) for entry in decode_body(request, TopicListBody).topic_config_list
             ]
         except msgspec.ValidationError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"this is no topic: error={error}") from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"not a valid topic: error={error}") from None
         if not configs:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the list of topics is empty", "Name a topic.")
         for config in configs:
@@ -104,10 +104,10 @@ class AdminTopicsProcessor:
         return RemotingCommand(SUCCESS)
 
     def change_topic(self, config: TopicConfig, wanted: Mapping[str, str | None]) -> None:
-        """Create or change a topic; *wanted* are the attributes to set, None: to remove.
+        """Create or change a topic; *wanted* are the attributes to set, or to remove if the value is None.
 
         Raises:
-            RequestRefused: INVALID_PARAMETER; RocketMQ refuses it, or it is one of those that every broker has.
+            RequestRefused: INVALID_PARAMETER; RocketMQ would refuse the topic, or it is a system topic.
         """
         topic = config.topic_name
         if topic in self.system_topics:
@@ -115,7 +115,7 @@ class AdminTopicsProcessor:
         if config.topic_filter_type not in FILTER_TYPES:
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"a topic's filter type is SINGLE_TAG or MULTI_TAG: topic_filter_type={config.topic_filter_type!r}",
+                f"the filter type must be SINGLE_TAG or MULTI_TAG: topic_filter_type={config.topic_filter_type!r}",
             )
         former = self.services.topics.manager.entries.get(topic)
         attributes = dict((former and former.attributes) or {})
@@ -145,7 +145,7 @@ class AdminTopicsProcessor:
         return json_response(topic_fields(config))
 
     def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer DELETE_TOPIC_IN_BROKER. A topic that is not there is deleted already: other brokers may have it."""
+        """Answer DELETE_TOPIC_IN_BROKER. Deleting an unknown topic succeeds: other brokers may have it."""
         del connection
         topic = text(request.ext_fields, "topic")
         if topic in self.system_topics:
@@ -171,7 +171,7 @@ class AdminTopicsProcessor:
         try:
             config = SubscriptionGroupConfig.from_fields(fields)
         except msgspec.ValidationError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"this is no consumer group: error={error}") from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"not a valid consumer group: error={error}") from None
         self.services.groups.create_or_update(config)
         return RemotingCommand(SUCCESS)
 
@@ -196,10 +196,10 @@ class AdminTopicsProcessor:
         return json_response(group_fields(config))
 
     def delete_group(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer DELETE_SUBSCRIPTIONGROUP. A group that is not there is deleted already."""
+        """Answer DELETE_SUBSCRIPTIONGROUP. Deleting an unknown group succeeds."""
         del connection
         fields = request.ext_fields
-        # RocketMQ 4.9 has another name for the flag than 5.
+        # RocketMQ 4.9 and RocketMQ 5 name this flag differently.
         cleans = truth(fields, "cleanOffset") or truth(fields, "removeOffset")
         try:
             self.administration.delete_group(text(fields, "groupName"), clean_offsets=cleans)
@@ -210,10 +210,10 @@ class AdminTopicsProcessor:
 
 
 def wanted_attributes(given: str) -> dict[str, str | None]:
-    """Return the attributes that ``+message.type=FIFO,-queue.type`` sets; None: removes.
+    """Return the attributes in a text like ``+message.type=FIFO,-queue.type``; the value None removes one.
 
     Raises:
-        RequestRefused: INVALID_PARAMETER; an attribute, or its value, means nothing here.
+        RequestRefused: INVALID_PARAMETER; an attribute or its value is unknown here.
     """
     wanted: dict[str, str | None] = {}
     for part in filter(None, (part.strip() for part in given.split(","))):
@@ -250,5 +250,5 @@ def with_state(version: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return *fields* as fastjson writes them: a null is a field that is not there."""
+    """Return *fields* without nulls, which fastjson does not write."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""BrokerHooks: calls the hooks of a broker around its processors. Only brokers that have some come here.
+"""BrokerHooks: calls the hooks of a broker around its processors. Brokers without hooks do not make one.
 
 request ──▶ before_send ──▶ processor ──▶ response ──▶ after_send ──▶ client
 pull ──▶ processor ──▶ records ──▶ before_consume ──▶ client ──▶ commit, send back ──▶ after_consume
@@ -42,7 +42,7 @@ def installed_hooks(names: Iterable[str]) -> list[object]:
     """Return the hooks of installed distributions, by the names of their entry points.
 
     Raises:
-        ConfigError: one is not installed, or cannot be imported.
+        ConfigError: a hook is not installed, or cannot be imported.
     """
     known = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     hooks = []
@@ -66,7 +66,7 @@ class BrokerHooks:
         """*hooks*: modules or objects with functions that `reput_hooks.hookimpl` marks.
 
         Raises:
-            ConfigError: one of them has no hook, or one of a wrong name or argument.
+            ConfigError: one of *hooks* has no hook, or a hook with a wrong name or argument.
         """
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(reput_hooks.broker_hooks)
@@ -85,7 +85,7 @@ class BrokerHooks:
         self.hook: Any = manager.hook
 
     def around(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
-        """Return *processors* with the hooks around those that they concern."""
+        """Return *processors*; those of sends and of consuming call the hooks."""
         hook = self.hook
         table = dict(processors)
         wrapped: list[tuple[Sequence[int], Callable[..., RemotingCommand | None]]] = []
@@ -133,7 +133,7 @@ class BrokerHooks:
     # Consuming.
 
     def pull(self, process: Process, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Call the hooks before messages go to a consumer, and after it has committed with its pull."""
+        """Call the hooks before messages go to a consumer, and after an offset was committed with the pull."""
         found = partial(self.found, request, connection)
         response = process(request, cast("Connection", Tapped(connection, found)))
         fields = request.ext_fields
@@ -166,7 +166,7 @@ class BrokerHooks:
         return response
 
     def consumed(self, request: RemotingCommand, connection: Connection) -> None:
-        """Tell the hooks how far a group is."""
+        """Tell the hooks which offset a group has committed."""
         fields = request.ext_fields
         self.tell(
             self.hook.reput_after_consume,
@@ -193,10 +193,10 @@ class BrokerHooks:
     # Calls.
 
     def ask(self, caller: Any, context: SendContext | ConsumeContext) -> None:
-        """Call hooks that may refuse.
+        """Call hooks that may refuse the request.
 
         Raises:
-            RequestRefused: one of them has raised.
+            RequestRefused: a hook has raised an exception.
         """
         try:
             caller(context=context)
@@ -209,11 +209,11 @@ class BrokerHooks:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error) or type(error).__name__) from None
 
     def tell(self, caller: Any, **arguments: object) -> None:
-        """Call hooks that only look. Their errors are logged."""
+        """Call hooks that only observe. Their errors are logged."""
         try:
             caller(**arguments)
         except Exception:
-            logger.exception("a hook failed behind a request, which was executed: hook=%s", caller.name)
+            logger.exception("a hook failed after its request had been executed: hook=%s", caller.name)
 
 
 class Tapped:
@@ -230,16 +230,16 @@ class Tapped:
         """Respond with what the function returns.
 
         Raises:
-            FrameError: it is larger than any peer takes.
+            FrameError: the response is larger than any peer accepts.
         """
         self.connection.respond(request, self.through(response))
 
 
 def send_context(request: RemotingCommand, connection: Connection) -> SendContext:
-    """Return what a producer sends.
+    """Return what hooks learn about a send.
 
     Raises:
-        RequestRefused: the header, or the batch, is none.
+        RequestRefused: the header or the batch cannot be read.
     """
     header = SendHeader.of(request)
     body = request.body_bytes

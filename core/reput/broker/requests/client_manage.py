@@ -32,9 +32,9 @@ SUCCESS = ResponseCode.SUCCESS
 CLIENT_ID_SIZE_MAX = 1024
 EXPRESSION_SIZE_MAX = 16 << 10
 WORD_SIZE_MAX = 64
-# Rough number of bytes that a subscription takes beside its expression.
+# Approximate number of bytes that a subscription takes in addition to its expression.
 SUBSCRIPTION_SIZE = 512
-# JSON takes many times its size once it is decoded.
+# Decoded JSON takes many times the size of its text.
 BODY_SIZE_MAX = 2 << 20
 Body = TypeVar("Body")
 
@@ -76,7 +76,7 @@ class ClientManageProcessor:
         group = data.group_name
         config = self.groups.find(group)
         if config is None:
-            logger.warning("a group may not be created: group=%r client_id=%r", group, channel.client_id)
+            logger.warning("clients may not create groups: group=%r client_id=%r", group, channel.client_id)
             return
         if config.retry_queue_nums > 0 and data.message_model != "BROADCASTING":
             self.topics.retry_topic(group, config.retry_queue_nums, is_unit=data.unit_mode)
@@ -129,7 +129,7 @@ class ClientManageProcessor:
         return RemotingCommand(SUCCESS, body=encode_json({"consumerIdList": found.client_ids()}))
 
     def check_client(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer CHECK_CLIENT_CONFIG: whether a subscription by expression is possible here."""
+        """Answer CHECK_CLIENT_CONFIG: whether this broker supports a client's filter expression."""
         del connection
         body = decode_body(request, CheckClientBody)
         subscription = body.subscription_data
@@ -182,7 +182,7 @@ def compiled(subscription: SubscriptionData) -> Subscription:
 
 
 def check_size(name: str, value: str, size_max: int) -> None:
-    """Refuse a text that clients have filled with too much.
+    """Refuse a text of a client that is too long.
 
     Raises:
         RequestRefused: INVALID_PARAMETER.
@@ -194,7 +194,7 @@ def check_size(name: str, value: str, size_max: int) -> None:
 
 
 def word(value: str | None, default: str) -> str:
-    """Return one of RocketMQ's words, which are short."""
+    """Return one of RocketMQ's short constants, cut to the length that they can have."""
     return (value or default)[:WORD_SIZE_MAX]
 
 
@@ -202,7 +202,7 @@ def decode_body(request: RemotingCommand, kind: type[Body]) -> Body:
     """Return the JSON body of a request.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is something else.
+        RequestRefused: SYSTEM_ERROR; the body is too large, or is not what the request needs.
     """
     body = request.body_bytes
     if len(body) > BODY_SIZE_MAX:

@@ -1,4 +1,4 @@
-"""EndTransactionProcessor: commits and rollbacks of clients, and the questions that the broker asks them.
+"""EndTransactionProcessor: the clients' commits and rollbacks, and the broker's questions about unsettled transactions.
 
     half message, unsettled ──▶ CHECK_TRANSACTION_STATE to a connection of its producer group ──▶ END_TRANSACTION
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class EndTransactionProcessor:
-    """`end` runs in threads; all else in the thread of the broker's loop."""
+    """`end` runs in threads, everything else in the thread of the broker's loop."""
 
     def __init__(self, engine: StoreEngine, clients: ConnectedClients) -> None:
         self.engine = engine
@@ -62,7 +62,7 @@ class EndTransactionProcessor:
     # Questions.
 
     def begin(self) -> None:
-        """Look for the unsettled transactions of the broker's former lives, in a thread."""
+        """Load, in a thread, the transactions that were unsettled when the broker last ended."""
         if self.engine.half_messages() != 0:
             self.loop.run_in_executor(None, self.load)
 
@@ -98,7 +98,7 @@ class EndTransactionProcessor:
         group = half.properties.get("PGROUP", "")
         channel = self.clients.any_producer(group)
         if channel is None:
-            logger.info("no producer of the group is connected, so it is asked later: group=%r", group)
+            logger.info("no producer of the group is connected, so the broker asks later: group=%r", group)
             return
         uniq_key = half.properties.get("UNIQ_KEY", "")
         fields = {
@@ -115,7 +115,7 @@ class EndTransactionProcessor:
 def record_bytes(record: Record) -> bytes:
     """Return a half message, whose topic and queue have been replaced, as the log would hold it.
 
-    WAIT is false, as it is in RocketMQ, which has put the half message again before it asks.
+    The property WAIT is false, as in RocketMQ, which puts the half message again before it asks.
     """
     return encode_record(
         topic=record.topic.encode(),

@@ -1,9 +1,9 @@
-"""PendingPuts: the messages that one turn of the loop has brought, stored together under one lock.
+"""PendingPuts: collects the messages of one turn of the loop, and stores them under one lock.
 
     send requests of all connections ── put ──▶ entries ── append, once a turn ──▶ the log
                     ◀── answer ── at once, or with SYNC_FLUSH once they are on disk ──┘
 
-Each message stays a put of its own: it is refused and answered alone.
+Each message remains a put of its own: it is answered, or refused, individually.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PendingPuts:
     def add(
         self, message: Message | None, prepared: Prepared, answer: Callable[[Outcome], None], *, waits: bool
     ) -> None:
-        """As `put`, for a message that is encoded; *message* is None if there was none."""
+        """As `put`, for an encoded message; *message* is None if it was encoded without a `Message`."""
         if waits and self.writer.sync_flush:
             if self.waiting_count >= WAITING_MAX:
                 raise StoreBusy(f"too many messages wait for the disk: waiting_max={WAITING_MAX}")
@@ -88,7 +88,7 @@ class PendingPuts:
         self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
 
     async def settled(self) -> None:
-        """Return once every message that was taken is stored, and on disk if its sender waits for that."""
+        """Return once every accepted message is stored, and on disk if its sender waits for that."""
         while self.messages:
             await asyncio.sleep(0)
         if self.writer.sync_flush and self.writer.durable < self.writer.appended:
@@ -97,7 +97,7 @@ class PendingPuts:
     def answer_batch(
         self, results: list[PutMessageResult], answer: Callable[[list[PutMessageResult]], None], *, waits: bool
     ) -> None:
-        """Call *answer* in the loop with the results of messages that are stored; *waits* as of `put`."""
+        """Call *answer* in the loop with the results of stored messages; for *waits* see `put`."""
         if not (waits and self.writer.sync_flush):
             answer(results)
             return
@@ -117,7 +117,7 @@ class PendingPuts:
 
 
 def late(result: PutMessageResult) -> PutMessageResult:
-    """Return the result of a message that is stored but not on disk in time."""
+    """Return the result of a message that was stored, but was not on disk in time."""
     return msgspec.structs.replace(result, status=PutMessageStatus.FLUSH_DISK_TIMEOUT)
 
 

@@ -3,7 +3,7 @@
     header ──▶ PullRequest ──▶ HoldService ──┬─▶ records at once: the bytes of the log, as they are
                                              └─▶ held; answered from the service's thread through the loop
 
-Reads that may go to the disk run in threads: those of messages that lie further back than the memory holds.
+Reads of messages that are too old to be in memory may wait for the disk, so they run in threads.
 
 Source: RocketMQ broker, PullMessageProcessor.
 """
@@ -32,15 +32,15 @@ from reput.remoting.response_code import ResponseCode
 __all__ = ["PullMessageProcessor"]
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
-# A client that asks for more waits no longer: its own limit is 30 s.
+# The longest hold, even if a client asks for more; clients give up after 30 s.
 SUSPEND_MAX_S = 60.0
 HELD = "held_pulls"
 SUBSCRIPTIONS_MAX = 1000
 EXPRESSION_SIZE_MAX = 16 << 10
-# Pulls that are held: of one connection, and of all. A client holds one for each queue that it consumes.
+# Maximum number of held pulls: of one connection, and of all. A client has one for each queue that it consumes.
 HELD_MAX = 8192
 HELD_OF_ALL_MAX = 200_000
-# Reads from the disk that wait for a thread.
+# Maximum number of disk reads that wait for a thread.
 COLD_MAX = 10_000
 RECORDS_MAX = 32
 
@@ -58,7 +58,7 @@ class PullMessageProcessor:
         self.statistics = statistics
         self.loop = asyncio.get_running_loop()
         self.hold_service.serve_in(self.loop)
-        # Answers of held pulls that the loop has not taken yet. Waking it costs a system call: one wakes it for many.
+        # Answers of held pulls that the loop has not sent yet. One wake-up, a system call, serves many answers.
         self.answers: deque[tuple[RemotingCommand, Connection, Answer]] = deque()
         self.subscriptions: dict[tuple[str, str, str], Subscription] = {}
         self.held_count = self.cold_count = 0
@@ -97,8 +97,8 @@ class PullMessageProcessor:
         """Return the pull that a client asks for.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; a field is missing, or no number. SUBSCRIPTION_PARSE_FAILED; its expression
-                does not compile.
+            RequestRefused: SYSTEM_ERROR; a field is missing or not a number. SUBSCRIPTION_PARSE_FAILED; the pull's
+                expression does not compile.
         """
         fields = request.ext_fields
         topic = text(fields, "topic")
@@ -123,7 +123,7 @@ class PullMessageProcessor:
         )
 
     def subscription(self, topic: str, expression: str, expression_type: str, sub_version: int) -> Subscription:
-        """Return the subscription that a pull brings along; those of the last pulls are kept.
+        """Return the subscription that a pull carries. Recent subscriptions are cached.
 
         Raises:
             RequestRefused: SUBSCRIPTION_PARSE_FAILED.
@@ -149,7 +149,7 @@ class PullMessageProcessor:
         return found
 
     def is_cold(self, pull: PullRequest) -> bool:
-        """Return whether the messages lie further back than the memory holds."""
+        """Return whether the messages are too old to be in memory."""
         memory_size = self.pull_service.limits.memory_size
         writer = self.engine.writer
         end = writer.appended
@@ -202,7 +202,7 @@ class PullMessageProcessor:
             if isinstance(answer, PullResult):
                 connection.respond(request, self.response(request, answer))
             elif not isinstance(answer, StoreClosed):
-                # A store that closes ends its connections, and the clients ask again elsewhere.
+                # A closing store ends its connections, and the clients ask another broker.
                 connection.respond(request, refusal(answer))
         except FrameError as error:
             connection.respond(request, refusal(error))

@@ -30,7 +30,7 @@ from reput.store.record.record import decode_host
 __all__ = ["ReplyMessageProcessor"]
 
 PUSH_TIMEOUT_S = 3.0
-# Replies whose clients have not answered yet; each holds its body.
+# Maximum number of replies that their clients have not answered yet; each keeps its body in memory.
 REPLIES_MAX = 1000
 
 

@@ -15,7 +15,7 @@ from reput.remoting.response_code import ResponseCode
 
 __all__ = ["SendBackProcessor"]
 
-# From this version on a broker respects the number of deliveries that a client names.
+# From this client version on, the broker respects the maximum number of deliveries that the client names.
 MAX_RECONSUME_VERSION = 121
 
 

@@ -2,8 +2,8 @@
 
     header ──▶ checks in RocketMQ's order ──▶ topic, created if need be ──▶ message ──▶ PendingPuts ──▶ answer
 
-Most messages are stored with the properties as they came, and what a broker adds behind them. Those whose properties
-ask for more - a delay, a transaction - are decoded first.
+Most messages are stored with their properties unchanged, followed by those that the broker adds. If the properties ask
+for more, such as a delay or a transaction, they are decoded first.
 
 Source: RocketMQ broker, SendMessageProcessor and AbstractSendMessageProcessor.
 """
@@ -48,10 +48,10 @@ from reput.store.writer.message_preparer import Prepared
 
 __all__ = ["SendMessageProcessor", "put_refusal"]
 
-# Half messages that wait for a thread.
+# Maximum number of half messages that wait for a thread.
 HALVES_MAX = 10_000
 TOPIC_SIZE_MAX = 127
-# From this version on a broker respects the number of deliveries that a client names.
+# From this client version on, the broker respects the maximum number of deliveries that the client names.
 MAX_RECONSUME_VERSION = 121
 TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 STATUS_CODES = {
@@ -65,8 +65,8 @@ class SendMessageProcessor:
     """Used in the thread of the broker's loop only.
 
     Attributes:
-        is_draining: refuse every message; the broker stops.
-        common_fields: of every response.
+        is_draining: refuse every message, because the broker is stopping.
+        common_fields: the header fields of every response.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class SendMessageProcessor:
         self.store_host = engine.writer.store_host
         self.preparer = engine.writer.preparer
         self.appender = engine.writer.appender
-        # The ids of an answer, joined.
+        # Joins the message ids of an answer.
         found = kernel()
         self.message_ids = joined_ids if found is None else found.message_ids
-        # Hooks get each message whole, and these settings change each record.
+        # Put hooks need each message decoded, and these settings change each record.
         self.half_count = 0
         self.takes_plain = type(self.appender) is Appender and not (
             settings.enable_multi_dispatch or settings.enabled_append_prop_crc
@@ -113,7 +113,7 @@ class SendMessageProcessor:
 
         Raises:
             RequestRefused: the request is wrong.
-            StoreError: the store does not take it.
+            StoreError: the store does not accept the messages.
         """
         if self.is_draining:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "service not available now: the broker stops")
@@ -144,7 +144,7 @@ class SendMessageProcessor:
         """Return the description of the topic that a message is for.
 
         Raises:
-            RequestRefused: it may not be sent to, or is unknown and not created, or has no such queue.
+            RequestRefused: the topic is not writable, is unknown and cannot be created, or has no such queue.
         """
         topic = header.topic
         config = self.topics.topics.manager.table.get(topic)
@@ -181,7 +181,7 @@ class SendMessageProcessor:
     def send_plain(
         self, request: RemotingCommand, connection: Connection, header: SendHeader, queue_id: int, body: bytes
     ) -> bool:
-        """Store a message whose properties need not be decoded; return False if they do."""
+        """Store a message without decoding its properties; return False if they must be decoded."""
         if header.topic.startswith(RETRY_PREFIX) or header.sys_flag & INNER_BATCH_FLAG:
             return False
         data = encoded(header.properties)
@@ -200,7 +200,7 @@ class SendMessageProcessor:
         return True
 
     def head(self, connection: Connection, header: SendHeader) -> RecordHead:
-        """Return the head of the records that a request brings."""
+        """Return the head of the records for a request's messages."""
         return self.preparer.sent_head(
             header.sys_flag & ~TRANSACTION_ROLLBACK_TYPE,
             header.born_timestamp,
@@ -219,7 +219,7 @@ class SendMessageProcessor:
         found: dict[bytes, bytes],
         added: bytes,
     ) -> Prepared:
-        """Return a message with the properties *data*, which are *found*, and what is *added*.
+        """Return an encoded message. Its properties are *data*, whose parsed form is *found*, followed by *added*.
 
         Raises:
             MessageIllegal: it breaks a limit.
@@ -245,7 +245,7 @@ class SendMessageProcessor:
         """Return the properties of a message with those that a broker adds.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; they ask for a delivery at a time of the sender's choice.
+            RequestRefused: SYSTEM_ERROR; the properties ask for delivery at a given time.
         """
         properties.pop("POP_CK", None)
         if any(name in properties for name in TIMERS) and not delay_level(properties.get("DELAY")):
@@ -261,10 +261,10 @@ class SendMessageProcessor:
     def message(
         self, connection: Connection, header: SendHeader, queue_id: int, body: bytes, properties: dict[str, str]
     ) -> MessageExtBrokerInner:
-        """Return the message that is stored.
+        """Return the message to store.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; its delay is no number.
+            RequestRefused: SYSTEM_ERROR; the delay is not a number.
         """
         return MessageExtBrokerInner(
             header.topic,
@@ -289,7 +289,7 @@ class SendMessageProcessor:
         """
         times_max = header.max_reconsume_times if request.version >= MAX_RECONSUME_VERSION else None
         if self.locks.is_locked(header.topic.removeprefix(RETRY_PREFIX)):
-            # An orderly consumer has given the message up: it does not come again.
+            # An orderly consumer has given up on the message, so it is not delivered again.
             times_max = -1
         return dead_letter_when_exhausted(self.engine, message, times_max)
 
@@ -332,11 +332,11 @@ class SendMessageProcessor:
     ) -> RemotingCommand | None:
         """Answer a send of several messages of one topic. Each also gets the properties of the batch.
 
-        Those without a unique key stay without, as the Go client sends them and RocketMQ stores them.
+        A message without a unique key gets none: the Go client sends such messages, and RocketMQ stores them unchanged.
 
         Raises:
-            RequestRefused: MESSAGE_ILLEGAL; the topic takes no batches, or the body is none.
-            StoreError: not all of its messages could be stored.
+            RequestRefused: MESSAGE_ILLEGAL; the topic accepts no batches, or the body is not a batch.
+            StoreError: some of the messages could not be stored.
         """
         if header.topic.startswith(RETRY_PREFIX) or len(header.topic) > TOPIC_SIZE_MAX:
             raise RequestRefused(
@@ -359,8 +359,8 @@ class SendMessageProcessor:
         """Store the messages of a batch as one unit.
 
         Raises:
-            RequestRefused: MESSAGE_ILLEGAL; the body is no batch.
-            StoreError: not all of them could be stored.
+            RequestRefused: MESSAGE_ILLEGAL; the body is not a batch.
+            StoreError: some of the messages could not be stored.
         """
         added = of_batch | self.added
         added_data = encode_properties(added)
@@ -370,13 +370,13 @@ class SendMessageProcessor:
             results = self.appender.kernel.put_sent_batch(header.topic, queue_id, body, head, of_batch_data, added_data)
             if results is not None:
                 return results
-        # They follow the message's own, as in RocketMQ, and of two with the same name the last counts.
+        # The batch's properties follow the message's own, as in RocketMQ; of two with one name, the last counts.
         of_all = plain_properties(of_batch_data) if of_batch else {}
         prepared: list[Prepared] = []
         for flag, part, data in batch_messages(body):
             found = plain_properties(data) if self.takes_plain and of_all is not None else None
             if found is None or of_all is None:
-                # They are stored together, so all go the longer way.
+                # The batch is stored as one unit, so if one message must be decoded, all are.
                 return self.appender.append_batch(self.decoded_batch(connection, header, queue_id, body, added))
             prepared.append(self.prepared(header, queue_id, part, flag, head, data, found | of_all, added_data))
         return self.appender.append_prepared_batch(prepared)
@@ -427,7 +427,7 @@ def joined_ids(results: Sequence[PutMessageResult]) -> str:
 def with_sizes(
     request: RemotingCommand, response: RemotingCommand, results: Sequence[PutMessageResult]
 ) -> RemotingCommand:
-    """Return the answer to a send; reput's own client is also told sizes and store time, which RocketMQ leaves out."""
+    """Return the answer to a send; reput's client also gets sizes and store time, which RocketMQ does not send."""
     if request.language == LANGUAGE:
         response.ext_fields = {
             **response.ext_fields,
@@ -457,7 +457,7 @@ def encoded(properties: str) -> bytes:
     """Return properties as they are stored.
 
     Raises:
-        RequestRefused: MESSAGE_ILLEGAL; they are no text that can be stored.
+        RequestRefused: MESSAGE_ILLEGAL; the text cannot be stored.
     """
     try:
         return properties.encode()
@@ -468,7 +468,7 @@ def encoded(properties: str) -> bytes:
 
 
 def born_host(connection: Connection, otherwise: bytes) -> bytes:
-    """Return the address of a client as records hold it; of a Unix socket, *otherwise*."""
+    """Return a client's address in the form of records; for a Unix socket, *otherwise*."""
     host = connection.attachments.get("born_host")
     if host is None:
         address, _, port = connection.peer.rpartition(":")

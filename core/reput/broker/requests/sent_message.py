@@ -31,7 +31,7 @@ SHORT_NAMES = "abcdefghijklm"
 V1_CODES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 BATCH_HEAD = Struct(">iiiii")
 BATCH_PROPERTIES = Struct(">h")
-# Properties that ask for more than to be stored, and those that a broker sets.
+# Properties that have an effect beyond being stored, and properties that the broker sets.
 SPECIAL = frozenset(
     (
         *(b"DELAY", b"TRAN_MSG", b"POP_CK", b"INNER_NUM", b"INNER_MULTI_DISPATCH", b"INNER_MULTI_QUEUE_OFFSET"),
@@ -45,10 +45,10 @@ class SendHeader(msgspec.Struct, rename="camel", gc=False):
     """The custom header of a send, with the names of its first form.
 
     Attributes:
-        default_topic: the template of a topic that is not there yet.
-        queue_id: below 0: the broker chooses.
-        flag: the user's own.
-        max_reconsume_times: for retry topics: after so many deliveries the message goes to the dead letters.
+        default_topic: the template from which a missing topic is created.
+        queue_id: if negative, the broker chooses the queue.
+        flag: a number for the user's own purposes.
+        max_reconsume_times: in retry topics, the number of deliveries after which the message is a dead letter.
     """
 
     producer_group: str
@@ -84,7 +84,7 @@ class SendHeader(msgspec.Struct, rename="camel", gc=False):
             ) from None
 
 
-# The same with the names of its second form: a field that is declared again is renamed.
+# `SendHeader` with the names of the second form. Each field is declared again, because only that renames it.
 ShortSendHeader: type[SendHeader] = msgspec.defstruct(  # type: ignore[assignment]
     "ShortSendHeader",
     [(field.name, field.type, msgspec.field(default=field.default)) for field in msgspec.structs.fields(SendHeader)],
@@ -97,9 +97,9 @@ decode_short = msgspec.json.Decoder(ShortSendHeader, strict=False).decode
 
 
 def plain_properties(data: bytes) -> dict[bytes, bytes] | None:
-    """Return the properties that *data* holds; None: it is not stored as it is.
+    """Return the properties in *data*; None: they cannot be stored unchanged.
 
-    That is so if a piece is none to RocketMQ or stands twice, or if one asks for more than to be stored.
+    They cannot if RocketMQ would ignore a piece, if a name occurs twice, or if a property has an effect of its own.
     """
     pieces = data.removesuffix(b"\x02").split(b"\x02")
     try:
@@ -117,7 +117,7 @@ def plain_properties(data: bytes) -> dict[bytes, bytes] | None:
 
 
 def parse_properties(properties: str) -> dict[str, str]:
-    """Return the properties of a message; a piece without name or value is none.
+    """Return the properties of a message; a piece without name or value is ignored.
 
     Source: RocketMQ common, MessageDecoder.string2messageProperties.
     """
@@ -133,7 +133,7 @@ def delay_level(delay: str | None) -> int:
     """Return the delay level that a property names; 0: no delay.
 
     Raises:
-        RequestRefused: SYSTEM_ERROR; it is no number, as in RocketMQ.
+        RequestRefused: SYSTEM_ERROR; the value is not a number. RocketMQ refuses it as well.
     """
     return 0 if delay is None else max(whole({"DELAY": delay}, "DELAY"), 0)
 
@@ -142,7 +142,7 @@ def batch_messages(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield flag, body and properties of each message of a batch.
 
     Raises:
-        RequestRefused: MESSAGE_ILLEGAL; the bytes are no batch.
+        RequestRefused: MESSAGE_ILLEGAL; the bytes are not a batch.
 
     Source: RocketMQ common, MessageDecoder.encodeMessages.
     """

@@ -3,7 +3,7 @@
     counters of the store and of the pulls ── every 10 s what they grew by ──▶ spans of the last minute
                                                                           └──▶ spans of the last hour and day
 
-Only counters that grew take room in a span.
+A span holds only the counters that grew.
 
 Source: RocketMQ common, StatsItem; store, BrokerStats and StoreStatsService.
 """
@@ -44,7 +44,7 @@ class Growth(NamedTuple):
 
 
 class Span:
-    """What all counters grew by in one stretch of time."""
+    """The growth of all counters in one interval."""
 
     __slots__ = ("grown", "samples", "seconds")
 
@@ -54,7 +54,7 @@ class Span:
         self.grown: Counter[Key] = Counter()
 
     def add(self, seconds: float, grown: Mapping[Key, int]) -> None:
-        """Add a stretch of time."""
+        """Add an interval."""
         self.seconds += seconds
         self.samples += 1
         self.grown.update(grown)
@@ -75,7 +75,7 @@ class GrowthWindows:
         self.day: deque[Span] = deque([Span()], maxlen=SPANS_OF_DAY)
 
     def sample(self) -> None:
-        """Note what the counters grew by since the last sample."""
+        """Record the growth of the counters since the last sample."""
         counts = self.counts()
         with self.lock:
             now = self.monotonic()
@@ -90,7 +90,7 @@ class GrowthWindows:
                 spans[-1].add(seconds, grown)
 
     def growths(self, key: Key, count: int) -> tuple[Growth, Growth, Growth]:
-        """Return the growth in the last minute, hour and day of the counter that is at *count* now."""
+        """Return a counter's growth in the last minute, hour and day; *count* is its present value."""
         with self.lock:
             since = max(count - self.last.get(key, 0), 0)
             seconds = self.monotonic() - self.last_at
@@ -105,7 +105,7 @@ class GrowthWindows:
 
 
 class BrokerStatistics:
-    """Counts pulls, and knows the rates of everything that is counted. The loop's thread counts; any thread may ask."""
+    """Counts pulls, and computes the rate of every counter. Only the loop's thread counts; any thread may ask."""
 
     def __init__(self, engine: StoreEngine, monotonic: Callable[[], float]) -> None:
         self.engine = engine
@@ -120,7 +120,7 @@ class BrokerStatistics:
         self.put_yesterday = self.got_yesterday = self.put_before_today = self.got_before_today = 0
 
     def sample(self) -> None:
-        """Note how much there is now; called every 10 s."""
+        """Sample all counters; called every 10 s."""
         self.windows.sample()
         self.totals.append(self.total())
         if today() != self.day:
@@ -129,7 +129,7 @@ class BrokerStatistics:
             self.got_yesterday, self.got_before_today = self.got_before_today, self.got_count()
 
     def pulled(self, group: str, topic: str, records: Records) -> None:
-        """Count a pull that was answered with *records*. A few dictionary look-ups, and none of a record's fields."""
+        """Count a pull that was answered with *records*. Costs a few dictionary look-ups, whatever the records hold."""
         data = records.data
         if not data:
             self.pulls_missed += 1
@@ -151,7 +151,7 @@ class BrokerStatistics:
         return sum(row.get_nums for row in self.groups.group_rows())
 
     def total(self) -> tuple[float, int, int, int]:
-        """Return what `totals` keeps."""
+        """Return the present values for `totals`."""
         return self.monotonic(), self.pulls_found, self.pulls_missed, self.got_count()
 
     def counts(self) -> dict[Key, int]:
@@ -176,7 +176,7 @@ class BrokerStatistics:
     # Rates.
 
     def growths(self, name: str, key: str) -> tuple[Growth, Growth, Growth] | None:
-        """Return the growth of a counter in the last minute, hour and day; None: nothing was counted by it."""
+        """Return the growth of a counter in the last minute, hour and day; None: there is no such counter yet."""
         count = self.counts().get((name, key))
         return None if count is None else self.windows.growths((name, key), count)
 
@@ -186,14 +186,14 @@ class BrokerStatistics:
         return self.windows.growths(("TOPIC_PUT_NUMS", topic), nums)[0].per_second
 
     def get_tps(self, group: str, topic: str) -> float:
-        """Return the messages a second that a group got of a topic in the last minute."""
+        """Return the messages a second that a group received from a topic in the last minute."""
         counts = self.groups.groups.get((group, topic))
         if counts is None:
             return 0.0
         return self.windows.growths(("GROUP_GET_NUMS", f"{topic}@{group}"), counts.get_nums)[0].per_second
 
     def total_tps(self, index: int) -> list[float]:
-        """Return the growth a second of one of the `totals` in the last 10, 60 and 600 seconds, or since the start."""
+        """Return the growth per second of one of the `totals` in the last 10, 60 and 600 s, or since the start."""
         now = self.total()
         samples = list(self.totals)
         rates = []

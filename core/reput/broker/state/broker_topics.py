@@ -1,4 +1,4 @@
-"""BrokerTopics: the topics that every broker has, and those that it creates for the first message.
+"""BrokerTopics: the system topics, and the topics that the broker creates for a first message.
 
     send to an unknown topic ──▶ the template it names (TBW102) may be inherited ──▶ described at once, then on disk
 
@@ -25,7 +25,7 @@ from reput.store.config.topic_config_manager import (
 __all__ = ["DEFAULT_TOPIC", "UNIT_SUB_FLAG", "BrokerTopics"]
 
 DEFAULT_TOPIC = "TBW102"
-# Clients create topics by naming them. Administrators may create more.
+# Maximum number of topics that clients create by naming them. Administrators may create more.
 TOPICS_MAX = 200_000
 READ_WRITE = PERM_READ | PERM_WRITE
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
@@ -47,7 +47,7 @@ class BrokerTopics:
     """Used in the thread of the broker's loop only."""
 
     def __init__(self, topics: Topics, settings: Settings) -> None:
-        """Describe the topics that the store lacks, of those that every broker has."""
+        """Create the system topics that the store does not have yet."""
         self.topics = topics
         self.settings = settings
         self.reply_topic = f"{settings.broker_cluster_name}_REPLY_TOPIC"
@@ -56,7 +56,7 @@ class BrokerTopics:
         self.add(self.boot_topics())
 
     def boot_topics(self) -> list[TopicConfig]:
-        """Return the topics that every broker has."""
+        """Return the system topics, which every broker has."""
         settings = self.settings
         queue_nums = settings.default_topic_queue_nums
         topics = [
@@ -77,7 +77,7 @@ class BrokerTopics:
         return [TopicConfig(name, nums, nums, perm) for name, nums, perm in topics]
 
     def system_topics(self) -> list[str]:
-        """Return the names of the topics that every broker has."""
+        """Return the names of the system topics."""
         return [config.topic_name for config in self.boot_topics()]
 
     def find(self, topic: str) -> TopicConfig | None:
@@ -94,7 +94,7 @@ class BrokerTopics:
             queue_nums: how many queues the client wishes.
 
         Returns:
-            None: it is unknown, and is not created.
+            None: the topic is unknown, and may not be created.
         """
         found = self.topics.manager.entries.get(topic)
         if found is not None:
@@ -106,7 +106,7 @@ class BrokerTopics:
         if default_topic == DEFAULT_TOPIC and not self.settings.auto_create_topic_enable:
             may_inherit = False
         if template is None or not may_inherit:
-            # A program has put to it without describing it.
+            # A local program may have put messages to the topic without describing it.
             return self.topics.find(topic)
         nums = max(min(queue_nums, template.write_queue_nums), 0)
         return self.created(
@@ -138,8 +138,8 @@ class BrokerTopics:
         if len(self.topics.manager.entries) >= TOPICS_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"too many topics exist for another to be created by a client: topics_max={TOPICS_MAX}",
-                "Delete some, or create the topic yourself.",
+                f"clients have created too many topics: topics_max={TOPICS_MAX}",
+                "Delete topics, or create this one as an administrator.",
             )
         logger.info("a topic is created: topic=%s queues=%d", config.topic_name, config.write_queue_nums)
         self.add((config,))
@@ -158,8 +158,8 @@ class BrokerTopics:
         self.loop.run_in_executor(None, self.keep)
 
     def keep(self) -> None:
-        """Write new topics to disk; what fails is tried again with the offsets."""
+        """Write new topics to disk; a failed write is repeated when the offsets are written."""
         try:
             self.topics.keep_new()
         except OSError as error:
-            logger.warning("new topics cannot be kept yet: error=%s", error)
+            logger.warning("new topics are not on disk yet: error=%s", error)

@@ -1,7 +1,7 @@
-"""ConnectedClients: the connections that heartbeats have named, by client, and the groups that they are in.
+"""ConnectedClients: the connections that have sent heartbeats, by client, and their groups.
 
-A client may have several connections, and a connection several groups. A connection that ends takes its client out of
-its groups, exactly as UNREGISTER_CLIENT does: the Go client never sends that.
+A client may have several connections, and a connection several groups. When a connection ends, its client leaves the
+groups as after UNREGISTER_CLIENT, which the Go client never sends.
 
 Source: RocketMQ broker, ProducerManager, ConsumerManager, ClientChannelInfo and DefaultConsumerIdsChangeListener.
 """
@@ -18,9 +18,9 @@ from reput.remoting.response_code import ResponseCode
 
 __all__ = ["ClientChannel", "ConnectedClients", "ConsumerGroupChannels"]
 
-# A client whose last heartbeat is older is gone.
+# A client without a heartbeat for this long is gone.
 HEARTBEAT_MAX_S = 120.0
-# What the heartbeats of one connection may register: groups, and bytes of subscriptions.
+# Limits of what the heartbeats of one connection register: groups, and bytes of subscriptions.
 GROUPS_MAX = 4096
 SUBSCRIPTIONS_SIZE_MAX = 8 << 20
 
@@ -30,7 +30,7 @@ class ClientChannel:
 
     Attributes:
         version: RocketMQ's ordinal of the client's version.
-        heartbeat_at: of the last heartbeat, in the loop's seconds.
+        heartbeat_at: time of the last heartbeat, in seconds of the loop's clock.
     """
 
     __slots__ = ("client_id", "connection", "heartbeat_at", "language", "version")
@@ -60,7 +60,7 @@ class ConsumerGroupChannels:
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
 
     def channel_of(self, client_id: str) -> ClientChannel | None:
-        """Return a connection of a client; None: it has none here."""
+        """Return a connection of a client; None: the client is not in the group."""
         return next((channel for channel in self.channels.values() if channel.client_id == client_id), None)
 
 
@@ -91,7 +91,7 @@ class Memberships:
         self.size = total
 
     def remove(self, consumes: bool, group: str) -> None:
-        """Count a group no longer."""
+        """Remove a group from the count."""
         self.size -= self.sizes.pop((consumes, group), 0)
 
 
@@ -101,7 +101,7 @@ class ConnectedClients:
     Args:
         registry: where subscriptions are registered for pulls.
         on_changed: called with a group whose members or topics have changed, and its connections.
-        on_producer: called with a producer group that has its first connection.
+        on_producer: called with a producer group that gets its first connection.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class ConnectedClients:
         return changed
 
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
-        """Take a client out of one producer group and one consumer group."""
+        """Remove a client from one producer group and one consumer group."""
         if producer_group:
             channels = self.producers.get(producer_group, {})
             self.remove_producer(
@@ -189,7 +189,7 @@ class ConnectedClients:
             )
 
     def connection_lost(self, connection: Connection) -> None:
-        """Take a connection out of all groups."""
+        """Remove a connection from all groups."""
         memberships = self.memberships.pop(connection, None)
         for consumes, group in [] if memberships is None else list(memberships.sizes):
             if consumes:
@@ -205,12 +205,12 @@ class ConnectedClients:
         return found
 
     def leave(self, connection: Connection, consumes: bool, group: str) -> None:
-        """Count a group of a connection no longer."""
+        """Remove a group of a connection from its count."""
         if connection in self.memberships:
             self.memberships[connection].remove(consumes, group)
 
     def remove_producer(self, group: str, connections: Iterable[Connection]) -> None:
-        """Take connections out of a producer group."""
+        """Remove connections from a producer group."""
         channels = self.producers.get(group, {})
         for connection in connections:
             channels.pop(connection, None)
@@ -219,7 +219,7 @@ class ConnectedClients:
             self.producers.pop(group, None)
 
     def remove_consumer(self, group: str, connections: Iterable[Connection]) -> None:
-        """Take connections out of a consumer group, and tell the rest of it."""
+        """Remove connections from a consumer group, and tell the remaining ones."""
         found = self.consumers.get(group)
         if found is None:
             return
@@ -236,7 +236,7 @@ class ConnectedClients:
             self.on_changed(group, found)
 
     def drop_silent(self) -> None:
-        """End the connections whose last heartbeat is too old."""
+        """End connections that have not sent a heartbeat for too long."""
         before = self.monotonic() - HEARTBEAT_MAX_S
         for channel in list(self.all_channels()):
             if channel.heartbeat_at < before:
@@ -250,7 +250,7 @@ class ConnectedClients:
             yield from found.channels.values()
 
     def channel_of_producer(self, client_id: str) -> ClientChannel | None:
-        """Return a connection over which a client produces; None: there is none."""
+        """Return a connection of a client that is in a producer group; None: there is none."""
         for channels in self.producers.values():
             for channel in channels.values():
                 if channel.client_id == client_id:

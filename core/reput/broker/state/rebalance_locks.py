@@ -1,4 +1,4 @@
-"""RebalanceLocks: which client consumes a queue in order, so that no two do.
+"""RebalanceLocks: at most one client consumes a queue in order, the one that has locked it.
 
 A lock that is not renewed expires.
 
@@ -14,7 +14,7 @@ from reput.remoting.message_queue import MessageQueue
 __all__ = ["RebalanceLocks"]
 
 LOCK_MAX_S = 60.0
-# Of all groups together: clients name groups and queues as they like.
+# Maximum number of locks of all groups together: clients can name any group and queue.
 LOCKS_MAX = 100_000
 NAME_SIZE_MAX = 255
 
@@ -24,14 +24,14 @@ class RebalanceLocks:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
-        # By group and queue: the client, and when it locked last.
+        # By group and queue: the client, and the time of its last lock.
         self.locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
         self.count = 0
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock the queues that are free, have expired, or are the client's own; return those that it has now.
+        """Lock the queues that are free, have expired, or are the client's own; return those that it has locked now.
 
-        When too many queues are locked, no further one is free.
+        If too many queues are locked already, no other queue can be locked.
         """
         now = self.monotonic()
         locks = self.locks.get(group, {})

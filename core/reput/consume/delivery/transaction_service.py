@@ -76,7 +76,7 @@ class TransactionService:
         level = self._writer.delay_levels.level_of(message)
         message_properties(message)
         if level:
-            raise MessageIllegal(f"a transaction's message is not delayed: delay_level={level}")
+            raise MessageIllegal(f"a transaction's message cannot be delayed: delay_level={level}")
         if not isinstance(producer_group, str) or not producer_group:
             raise MessageIllegal(
                 f"a transaction names the group that is asked about it: producer_group={producer_group!r}"

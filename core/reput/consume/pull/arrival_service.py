@@ -3,7 +3,7 @@
     put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
                                                                       readable so far ──▶ notifies the waiters
 
-If only tasks of one event loop wait for messages of a queue, the loop does without the thread; see `LoopArrivals`.
+If only tasks of one event loop wait for messages of a queue, the thread is not used; see `LoopArrivals`.
 
 A put to a queue without waiting consumers costs one dictionary lookup. Otherwise the put hands the queue and the end of
 the log to the thread, which waits for the consume queue's progress and then notifies the waiters of that queue.
@@ -75,7 +75,7 @@ class Watch:
 
     Attributes:
         grown: callback, called on the service's thread or by the loop.
-        loop: the event loop, if only its tasks wait; None: others may wait, too.
+        loop: the event loop, if only its tasks wait; None: other threads may wait as well.
     """
 
     __slots__ = ("grown", "loop", "topics")
@@ -90,7 +90,7 @@ class ArrivalService(ServiceThread):
     """The arrivals of one store. Any thread and any event loop may call.
 
     Attributes:
-        death: why the thread has died; None: it has not.
+        death: why the thread has died; None: the thread runs.
     """
 
     def __init__(self, store: GrowingStore, threads: Threads) -> None:
@@ -99,7 +99,7 @@ class ArrivalService(ServiceThread):
         self.lock = threading.Lock()
         # By topic, in order of registration; the values are unused.
         self.watches: dict[str, dict[Watch, None]] = {}
-        # By topic, how many of its watches have each loop, so that a put need not iterate over the watches.
+        # By topic, the number of watches of each loop, so that a put need not iterate over the watches.
         self.loops_of_topic: dict[str, dict[LoopArrivals | None, int]] = {}
         # The holder of waiting pulls, and the queues that they wait for.
         self.holder: Holder | None = None
@@ -133,13 +133,13 @@ class ArrivalService(ServiceThread):
                         assert loop is not None
                         loop.tell((end, queue))
                     if None in watching:
-                        # A thread has begun to wait meanwhile, and has not seen this message.
+                        # A thread has started to wait meanwhile, and has not seen this message.
                         self.arrivals.put((end, queue))
 
     # Waiting.
 
     def serve_holder(self, holder: Holder, held: Mapping[Queue, object]) -> None:
-        """Serve a holder, too. *held* always contains the queues that its pulls wait for."""
+        """Also serve *holder*. *held* always contains the queues that its pulls wait for."""
         self.holder, self.held = holder, held
 
     def serve_holder_in(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -267,7 +267,7 @@ class ArrivalService(ServiceThread):
         except WaitTimeout:
             pass
         except (DispatcherError, StoreClosed):
-            # No dispatcher builds the queue now. Waiters go on waiting until their timeout.
+            # No dispatcher builds the queue now. Waiters wait until their timeout.
             self.wake.wait(min(STALLED_WAIT_S, timeout))
         return self.store.readable_up_to(CONSUME_QUEUE)
 
@@ -287,7 +287,7 @@ class ArrivalService(ServiceThread):
             try:
                 watch.grown(queues)
             except (ReputError, OSError):
-                # The other watches are still served; the next message of the queue brings the next attempt.
+                # The other watches are still served; the next message of the queue causes the next attempt.
                 logger.exception("a queue that has grown cannot be read: queues=%s", sorted(queues))
 
     # Life.

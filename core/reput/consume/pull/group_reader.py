@@ -2,8 +2,8 @@
 
     group, topic, queue id ──▶ `access` ──▶ `message_filter` ──▶ `get` ──▶ status, messages, next offset
 
-The consumers of this program read through it, and so does `PullService`, which answers a broker's clients. It never
-waits.
+This program's consumers use it, and `PullService`, which answers a broker's clients. A `GroupReader` never waits for
+messages.
 
 Source: RocketMQ broker, PullMessageProcessor.
 """
@@ -101,7 +101,7 @@ class GroupReader:
         if not self.settings.broker_permission & PERM_READ:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker may not be read: broker_permission={self.settings.broker_permission}",
+                f"the broker does not allow reading: broker_permission={self.settings.broker_permission}",
             )
         if not self.groups.require(group).consume_enable:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the group may not consume: group={group!r}")

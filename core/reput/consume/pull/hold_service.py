@@ -1,10 +1,10 @@
 """HoldService: holds pulls of a broker's clients that found nothing until a message arrives.
 
-The thread of `ArrivalService` serves them. It reads again for a held pull before it answers, so that a message which
-the pull's filter rejects wakes no client.
+The thread of `ArrivalService` serves them. Before it answers a held pull, the thread reads the queue again, so that a
+message which the pull's filter rejects wakes no client.
 
 No message is lost between a pull's read and its wait: the service first registers the pull, then asks the writer
-whether the queue has grown meanwhile. If so, it reads again once the new messages are readable.
+whether the queue has grown meanwhile. If the queue has, the service reads again once the new messages are readable.
 
 Source of the rules: RocketMQ broker, PullRequestHoldService. RocketMQ checks every five seconds; here no timer runs.
 """
@@ -33,7 +33,7 @@ from reput.store.service.threads import thread_death
 
 __all__ = ["HoldService"]
 
-# Served pulls stay in the heap of deadlines until they are more than this and more than half of it.
+# Served pulls stay in the heap of deadlines until they number more than this and are more than half of the heap.
 SERVED_MAX = 1024
 
 # The result of a held pull.
@@ -90,7 +90,7 @@ class HoldService:
         Raises:
             RequestRefused: as `PullService.pull`.
             StoreClosed: the service no longer holds pulls.
-            ConfigError: *timeout* is no number of seconds.
+            ConfigError: *timeout* is not a number of seconds.
         """
         result = self.pull_or_hold(request, timeout, done)
         return result if isinstance(result, PullResult) else None
@@ -98,8 +98,8 @@ class HoldService:
     def pull_or_hold(
         self, request: PullRequest, timeout: float, done: Callable[[Answer], None]
     ) -> PullResult | HeldPull:
-        """Implement `pull`, but return the held pull, so that the caller can give it up."""
-        # A timeout that is no number has no place in the heap of deadlines.
+        """Do the work of `pull`, but return the held pull, so that the caller can give it up."""
+        # Only numbers can be ordered in the heap of deadlines.
         require_seconds("timeout", timeout)
         result = self.pull_service.pull(request)
         if result.code is not ResponseCode.PULL_NOT_FOUND:
@@ -251,7 +251,7 @@ class HoldService:
         try:
             held.done(result)
         except Exception:
-            # A failing callback must not hold up the other pulls.
+            # A failing callback must not delay the other pulls.
             request = held.request
             logger.exception(
                 "a pull that was held cannot be answered: topic=%s queue_id=%d", request.topic, request.queue_id

@@ -3,7 +3,7 @@
     put ──▶ `tell` ──▶ the loop sleeps on the dispatcher's progress ──▶ `grown`, in the loop's thread ──▶ the task
 
 No thread stands between the dispatcher's process and the task that waits for a message. If the loop cannot wait,
-because it ends or no dispatcher builds the consume queue now, it hands over to the thread of the hold service.
+because it is ending or no dispatcher builds the consume queue, it hands over to the thread of the hold service.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LoopArrivals:
         self.is_called = True
         try:
             if running_loop() is self.loop:
-                # Avoids the system call that wakes a loop from another thread.
+                # In the loop's own thread, this avoids the system call that wakes a loop.
                 self.loop.call_soon(self.begin)
             else:
                 self.loop.call_soon_threadsafe(self.begin)

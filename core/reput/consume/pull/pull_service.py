@@ -2,8 +2,8 @@
 
     request ──▶ check group and topic ──▶ choose the filter ──▶ units and records ──▶ status, code, next offset
 
-Consumers of this program do not use it; they read with `GroupReader`, on which it builds. It never waits;
-`HoldService` does.
+This program's own consumers do not use `PullService`; they read with `GroupReader`, on which it builds. `PullService`
+never waits for messages; `HoldService` does.
 
 Source: RocketMQ broker, PullMessageProcessor.
 """
@@ -45,7 +45,7 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
         bytes_max: largest size of records; None: the store's own limit.
         commit_offset: next queue offset of the consumer, to be committed for its group; None: commit nothing.
         subscription: the subscription to use; None: the group's registered one.
-        sub_version: of the subscription that the consumer believes to be registered.
+        sub_version: version of the subscription that the consumer believes to be registered.
         as_tags_only: RocketMQ's obsolete class-filter mode: every message passes here.
     """
 
@@ -80,7 +80,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class SharedAnswers:
-    """What pulls that wait for the same queue share while one after the other is answered.
+    """Results that pulls which wait for the same queue share while they are answered one after the other.
 
     Attributes:
         groups: groups that may read the queue.
@@ -120,7 +120,7 @@ class PullService:
         """Answer a held pull from *queue_offset* on; repeat all checks, but commit no offset again.
 
         Args:
-            shared: of the pulls that wait for the same queue; the answer to this one is added.
+            shared: results of other pulls that wait for the same queue; this pull's result is added.
         """
         return self.read(request, self.check(request, shared), queue_offset, shared)
 
@@ -137,7 +137,7 @@ class PullService:
         elif isinstance(message_filter, TagMessageFilter):
             codes = message_filter.codes
         else:
-            # What passes may depend on the group.
+            # The filter may depend on the group.
             shared = None
         if shared is None:
             return answer(queue_offset, self.get(request, message_filter, queue_offset))
@@ -197,7 +197,7 @@ class PullService:
         """Return the group's registered subscription for the topic.
 
         Raises:
-            RequestRefused: there is none, it is older than the pull's, or the group may not consume by broadcasting.
+            RequestRefused: there is no subscription, it is older than the pull's, or the group may not broadcast.
         """
         info = self.consumers.find(request.group)
         if info is None:

@@ -28,13 +28,13 @@ def check_beginning(name: str, value: object) -> None:
     """Check an argument that says where to begin.
 
     Raises:
-        ConfigError: *value* names no such place.
+        ConfigError: *value* is not such a place.
     """
-    # In RocketMQ the time -1 means the end of a queue; here, as on the command line, times before 1970 are invalid.
+    # In RocketMQ, the time -1 means the end of a queue. Here, as on the command line, times before 1970 are invalid.
     is_time = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not is_time and (not isinstance(value, str) or value not in ("earliest", "latest")):
         raise ConfigError(
-            f"{name} is no place to begin at: {name}={value!r}",
+            f"{name} is not a place to begin: {name}={value!r}",
             'Give "earliest", "latest", or a store time in ms since 1970 UTC.',
         )
 

@@ -1,9 +1,9 @@
 """The store's bulk work on Spark, for logs that would take one machine hours.
 
-    check_store   executors verify ranges of the log; the driver judges, and compares the views. The report is that of
-                  the local engine
+    check_store   executors verify ranges of the log; the driver judges, and compares the views. The report is the
+                  same as that of the local engine
     rebuild       executors read ranges of the log, then each builds whole queues and whole index files. The bytes are
-                  those of the local engine
+                  the same as those of the local engine
 
 Executors must see the store and the target under the same paths as the driver. Importing this loads no pyspark.
 """

@@ -1,7 +1,7 @@
 """check_store on Spark: executors verify the log range by range, and the driver walks over their results.
 
 Executors send the records without their bodies. The driver compares one wave of ranges while executors verify the
-next. It reads everything that is not a plain record itself, so the report is that of the local engine.
+next. The driver itself reads everything that is not a plain record. So the report equals the local engine's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_store(
     """Verify every record of the log and compare every view with it, as `reput.store.check.check.check_store` does.
 
     Args:
-        on_progress: called now and then with the number of log bytes done.
+        on_progress: called at intervals with the number of verified log bytes.
         split_bytes: log bytes that one task verifies.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Ext files on Spark: the tasks that read the log evaluate the filters, the tasks that own a queue write its units.
+"""Ext files on Spark: tasks that read the log evaluate the filters, and tasks that own a queue write its units.
 
 The driver reads the consumers' filters when it begins; a worker that finds other filters raises an error.
 """

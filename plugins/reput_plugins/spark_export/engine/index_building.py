@@ -1,7 +1,7 @@
 """The key index on Spark: the tasks that read the log hash and number the keys, and one task writes each index file.
 
-A file is full before the next begins, so a key's number determines its file, and all that a file takes over from the
-one before is its last key. Two passes: the first counts the keys of each range, the second sends them.
+A file is full before the next one begins, so a key's number determines its file, and a file depends only on the last
+key of the file before. There are two passes: the first counts the keys of each range, the second sends the keys.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def write_keys(plan: RebuildPlan, names: list[str], before: dict[int, tuple[int,
 
 
 def new_file(plan: RebuildPlan, name: str) -> IndexMapping:
-    """Make one file of the index. It replaces what a lost task attempt left."""
+    """Make one file of the index. It replaces the file of a failed task attempt."""
     settings, files = plan.settings, Files()
     path = Path(plan.target) / "index" / name
     if path.exists():
@@ -227,7 +227,7 @@ def finished(number: int, file: IndexMapping) -> pa.RecordBatch:
 
 
 def empty_file(plan: RebuildPlan, name: str, before: IndexHeader | None) -> IndexHeader:
-    """Make a file without keys, as it follows a full one, and return its header."""
+    """Make the file without keys that follows a full one, and return its header."""
     file = new_file(plan, name)
     if before is not None:
         file.begin_behind(before)

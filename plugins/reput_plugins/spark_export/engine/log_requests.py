@@ -1,4 +1,4 @@
-"""Read the dispatch requests of one range of the log, in the workers of a rebuild. Dispatchers get the same ones."""
+"""Read the dispatch requests of one range of the log, in the workers of a rebuild. Dispatchers get the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_requests(
         DamagedStore: some bytes are not a record, and that damage was not accepted.
     """
     accepted = accepted_damage(Path(plan.store))
-    # A split inside accepted damage lies at something that looked like a record; the range before reads past it.
+    # If a split lies inside accepted damage, it is at bytes that looked like a record; the range before reads past it.
     begin = accepted_end(accepted, begin) or begin
     scan = LogScan(
         Path(plan.store),

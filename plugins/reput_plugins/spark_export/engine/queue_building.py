@@ -1,4 +1,4 @@
-"""Consume queues on Spark: the tasks that read the log make the units, and one task writes each whole queue.
+"""Consume queues on Spark: tasks that read the log make the units, and each queue is written by one task.
 
 A queue has one writer, which gets its units in log order. So the rules of `ConsumeQueueBuilder` (duplicate units, gaps,
 queues that begin after their first place) apply as if one dispatcher wrote everything.
@@ -229,7 +229,7 @@ def counted(batch: pa.RecordBatch) -> tuple[int, tuple[int, int]]:
 
 
 def remove_leftovers(builder: ConsumeQueueBuilder, folder: Path, queues: list[tuple[str, int]]) -> None:
-    """Remove what a lost task attempt left below *folder* of the queues that *builder* is about to begin."""
+    """Remove files of failed task attempts below *folder*, for the queues that *builder* is about to begin."""
     for topic, queue_id in queues:
         directory = folder / topic / str(queue_id)
         if (topic, queue_id) not in builder.queues and builder.refusal(topic) is None and directory.exists():

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from reput.errors import DispatcherError
 from reput.table.advice_notes import advice_noted
-from reput_plugins.spark_export.export_job import parallelism
 from reput_plugins.spark_export.requirements import require_packages
 from reput_plugins.spark_export.spark_errors import spark_errors
+from reput_plugins.spark_export.spark_job import parallelism
 from reput_plugins.spark_export.spark_session import spark_session
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def range_frame(
 
 
 def noted(work: Callable[[Batches], Batches], batches: Batches) -> Batches:
-    """Yield what *work* yields; put the advice of a reput error into its traceback. Runs in a worker."""
+    """Yield the results of *work*; put the advice of a reput error into its traceback. Runs in a worker."""
     with advice_noted():
         yield from work(batches)
 
@@ -87,7 +87,7 @@ def errors_of(what: str) -> Iterator[None]:
 
     Raises:
         DispatcherError: Spark failed.
-        ReputError: what a worker raised.
+        ReputError: the error that a worker raised.
     """
     try:
         with spark_errors():

@@ -4,8 +4,8 @@
     consume_queue       ranges ──▶ units ──▶ shuffled by queue, sorted by place ──▶ whole queues, with those addresses
     index               ranges ──▶ keys  ──▶ numbered, shuffled by file          ──▶ whole index files
 
-It uses the dispatchers' builders, so the bytes are the same. As in a local rebuild, a view is durable before its cursor
-is written.
+The tasks use the dispatchers' builders, so the bytes are the same. As in a local rebuild, a view is durable before its
+cursor is written.
 """
 
 from __future__ import annotations

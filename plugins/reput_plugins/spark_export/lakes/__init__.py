@@ -1,1 +1,1 @@
-"""Formats of a lake's table: `lake_table` says what the rest needs of one, the other modules are one format each."""
+"""Formats of a lake's table: `lake_table` is their common interface, and the other modules implement the formats."""

@@ -1,7 +1,7 @@
 """Merging rows into a Delta table by key, in one transaction: ``deltalake`` joins and rewrites, without a JVM.
 
-It reads the key columns of the files whose statistics do not exclude the keys, and writes anew the files that hold one
-of them. A file without any of the keys stays as it is.
+The library reads the key columns of the files whose statistics do not exclude the keys, and rewrites the files that
+hold one of the keys. Other files stay unchanged.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def merge_rows(
     deleted: str,
     transaction: TransactionData,
 ) -> None:
-    """Put *rows* in the place of the table's rows with their keys, in one transaction.
+    """Replace the table's rows that have the keys of *rows* by *rows*, in one transaction.
 
     The transaction is made even if no row changes.
 
     Args:
-        rows: at most one per key, with the table's columns and *deleted*.
+        rows: the new rows, at most one per key, with the table's columns and the column *deleted*.
         key: the columns that make up a key; none is null in *rows*.
-        equal: values that the table's rows must have besides, by column.
-        deleted: boolean column; where it is true, the table's row goes, and none takes its place.
+        equal: further values, by column, that the table's rows must have.
+        deleted: boolean column; where it is true, the table's row is removed without a replacement.
 
     Raises:
         CommitConflict: another transaction came first.
@@ -77,7 +77,7 @@ def merge_rows(
 
 
 def force_files(table: DeltaLakeTable, version: int) -> None:
-    """Force the files that transactions after *version* added to disk: the Delta library does not.
+    """Force the files that transactions after *version* added to disk, because the Delta library does not do it.
 
     An object store makes its files durable itself.
     """
@@ -88,7 +88,7 @@ def force_files(table: DeltaLakeTable, version: int) -> None:
     added: set[str] = set()
     for number in range(version + 1, table.version() + 1):
         added |= changes_of(filesystem, f"{LOG}/{number:0{VERSION_DIGITS}}.json").added
-    # One that another process has merged and removed meanwhile need not be durable.
+    # A file that another process has merged and removed meanwhile need not be durable.
     paths = [folder / name for name in sorted(added) if (folder / name).exists()]
     Files().force_together(paths, sorted({path.parent for path in paths}))
 

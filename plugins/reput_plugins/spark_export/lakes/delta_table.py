@@ -1,8 +1,8 @@
 """DeltaTable of a lake: a table of Delta Lake, committed by ``deltalake``, without a JVM.
 
-A recorded number is Delta's ``txn`` action (application id, version), a transaction's info lies in ``commitInfo``. The
-Delta library looks up one application id at a time; to list all, this module reads the table's log: its last checkpoint
-and the transactions after it.
+A recorded number is stored as Delta's ``txn`` action (application id, version), a transaction's info in ``commitInfo``.
+The Delta library looks up one application id at a time. To list all of them, this module reads the table's log: its
+last checkpoint and the transactions after it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REFUSED_COMMIT = "the lake refused a commit"
 
 
 def open_delta_table(location: LakeLocation) -> DeltaLakeTable | None:
-    """Return the table as it is now, None if there is none yet.
+    """Return the newest version of the table; None if there is no table yet.
 
     Raises:
         DispatcherError: the object store does not answer or refuses access, or the table cannot be read.
@@ -161,8 +161,8 @@ class DeltaLakeTable:
     def dataset(self) -> ds.Dataset:
         """Return the rows.
 
-        The library takes bounds that a file does not have for null ones. A filter on a column without statistics would
-        then skip every file, so this makes the conditions on the files itself.
+        The library treats bounds that a file does not have as null. A filter on a column without statistics would then
+        skip every file, so this method builds the conditions for skipping files itself.
         """
         found = self.delta.to_pyarrow_dataset()
         filesystem = self.location.filesystem()
@@ -202,7 +202,7 @@ class DeltaLakeTable:
     def delete_rows(
         self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
     ) -> None:
-        """Delete rows; files that keep some of theirs are written anew."""
+        """Delete rows. Files that keep some of their rows are rewritten."""
         conditions = [f"{sql_name(offset_column)} >= {from_offset}"]
         conditions += [f"{sql_name(name)} = '{value}'" for name, value in equal.items()]
         with refusals(self.location, REFUSED_COMMIT):
@@ -216,7 +216,7 @@ class DeltaLakeTable:
     def add_fields(self, schema: pa.Schema) -> None:
         """Add columns and fields of structs in a transaction of their own."""
         with refusals(self.location, "the lake cannot be extended with columns", f" columns={','.join(schema.names)}"):
-            # For an empty addition the Delta library adds what is missing, also inside of structs.
+            # When no rows are added, the Delta library adds missing columns, also inside of structs.
             write_deltalake(self.delta, schema.empty_table(), mode="append", schema_mode="merge")
         self.force_commits()
         self.update()
@@ -232,7 +232,7 @@ class DeltaLakeTable:
         return int(metrics["numFilesRemoved"])
 
     def trim_history(self) -> None:
-        """Do nothing: Delta's log is one file a transaction, and removes old ones behind checkpoints itself."""
+        """Do nothing: Delta's log has one file per transaction, and the library removes old files after checkpoints."""
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return the files that the Delta library would vacuum."""
@@ -245,7 +245,7 @@ class DeltaLakeTable:
         return [name for name in unnamed if name in there]
 
     def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
-        """Yield the versions that the table's log still tells."""
+        """Yield the versions that the table's log still describes."""
         named = [file.path for file in self.files()]
         with refusals(self.location, "the versions of the lake cannot be listed"):
             yield from known_versions(self.location.filesystem(), self.version(), named, going)
@@ -264,7 +264,7 @@ class DeltaLakeTable:
 
 @contextmanager
 def refusals(location: LakeLocation, what: str, more: str = "") -> Iterator[None]:
-    """Raise what the Delta library cannot do inside the block as one sentence.
+    """Turn errors of the Delta library inside the block into errors of one sentence.
 
     Raises:
         DispatcherError: the lake cannot be written.
@@ -298,7 +298,7 @@ def statistics(file: ParquetFile) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by column, those of a struct's fields (``column.field``) below their column."""
+    """Return values by column, with the values of struct fields (``column.field``) nested in their column."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         column, _, field = name.partition(".")
@@ -325,14 +325,14 @@ def plain(value: Any) -> Any:
 
 
 def file_of(row: Mapping[str, Any]) -> ParquetFile:
-    """Return a file from the library's row of it."""
+    """Return a file from the row in which the library describes it."""
 
     def named(prefix: str) -> dict[str, Any]:
         return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
     partition = {name: None if value is None else str(value) for name, value in named(PARTITION).items()}
     lowest, highest = named(LOWEST), named(HIGHEST)
-    # Transactions hold the paths as URLs, that is escaped.
+    # Transactions hold the paths escaped as in URLs.
     return ParquetFile(
         unquote(row["path"]),
         row["size_bytes"],
@@ -346,7 +346,7 @@ def file_of(row: Mapping[str, Any]) -> ParquetFile:
 
 
 def condition_of(file: ParquetFile, schema: pa.Schema) -> Any:
-    """Return the condition that all rows of a file meet, which has the values of its folders and bounds of numbers."""
+    """Return a condition that all rows of a file meet, from the values in its path and the bounds of its numbers."""
     met = ds.scalar(True)
     for name, text in file.partition.items():
         value = pa.scalar(text, pa.string()).cast(schema.field(name).type)

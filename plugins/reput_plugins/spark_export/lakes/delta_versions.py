@@ -1,8 +1,8 @@
-"""Versions of a Delta table, and which of them can be read: those whose data files are all there still.
+"""Versions of a Delta table. A version can be read if all of its data files still exist.
 
-The table's log says which files each transaction added and removed, so the files of a version are those of the next one
-without the additions of the transaction between them, and with its removals. A file that is gone, or will be, makes
-unreadable exactly the versions that name it; these need not be the oldest ones.
+The table's log says which files each transaction added and removed. The files of a version are therefore those of the
+next version, without the files that the transaction between them added, and with those that it removed. If a file is
+removed, the versions that name it can no longer be read; these need not be the oldest versions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class NamedFile(msgspec.Struct):
 
 
 class CommitTime(msgspec.Struct):
-    """When a transaction was made."""
+    """The time of a transaction."""
 
     timestamp: int = 0
 
 
 class Action(msgspec.Struct):
-    """One line of a transaction, of which only these three kinds matter here."""
+    """One line of a transaction. Only these three kinds are needed here."""
 
     add: NamedFile | None = None
     remove: NamedFile | None = None
@@ -43,7 +43,7 @@ class Action(msgspec.Struct):
 
 
 class Changes(msgspec.Struct):
-    """What one transaction did to the files of the table."""
+    """The changes that one transaction made to the table's files."""
 
     added: set[str]
     removed: set[str]
@@ -53,7 +53,7 @@ class Changes(msgspec.Struct):
 def known_versions(
     filesystem: Any, version: int, files: Collection[str], going: Collection[str]
 ) -> Iterator[TableVersion]:
-    """Yield the versions up to *version* that the table's log still tells, newest first.
+    """Yield the versions up to *version* that the table's log still describes, newest first.
 
     Args:
         files: the data files of *version*.
@@ -68,7 +68,7 @@ def known_versions(
     for number in range(version, oldest - 1, -1):
         name = f"{number:0{VERSION_DIGITS}}.json"
         if name not in logged:
-            # Only its checkpoint is left: it can be read, but nothing tells what its transaction changed.
+            # Only the version's checkpoint is left: it can be read, but the changes of its transaction are unknown.
             yield TableVersion(number, None, not absent, not absent and not leaving)
             return
         changes = changes_of(filesystem, f"{LOG}/{name}")
@@ -84,7 +84,7 @@ def all_files(filesystem: Any) -> list[Any]:
 
 
 def oldest_version(logged: Collection[str], version: int) -> int:
-    """Return the oldest version that the files of the table's log still tell: from its first one, or a checkpoint, on.
+    """Return the oldest version that the table's log still describes: its first version, or one with a checkpoint.
 
     *logged*: names of the files of the table's log.
     """
@@ -102,7 +102,7 @@ def oldest_version(logged: Collection[str], version: int) -> int:
 
 
 def changes_of(filesystem: Any, name: str) -> Changes:
-    """Return what one transaction of the table's log did to its files."""
+    """Return the changes that one transaction made to the table's files."""
     found = Changes(set(), set(), 0)
     decoder = msgspec.json.Decoder(Action)
     with filesystem.open_input_stream(name) as stream:

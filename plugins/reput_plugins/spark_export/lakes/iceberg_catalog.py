@@ -1,8 +1,8 @@
 """Catalogs of Iceberg tables: where a lake's table is registered, and how its files are forced to disk.
 
 Without a catalog of your own, a lake in a folder has one beside its files: ``catalog.db``, a SQLite file of pyiceberg's
-SQL catalog, in which the table is ``reput.lake``. A catalog of yours (REST, SQL, Glue, Hive, …) is one that pyiceberg
-knows by name, from ``.pyiceberg.yaml`` or ``PYICEBERG_CATALOG__NAME__…`` in the environment.
+SQL catalog, in which the table is ``reput.lake``. A catalog of your own (REST, SQL, Glue, Hive, …) is one that
+pyiceberg knows by name, from ``.pyiceberg.yaml`` or ``PYICEBERG_CATALOG__NAME__…`` in the environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BUILT_IN_TABLE", "DurableFileIO", "open_catalog", "table_name"]
 BUILT_IN_CATALOG, CATALOG_FILE = "reput", "catalog.db"
 BUILT_IN_TABLE = "reput.lake"
 FILE_IO = "py-io-impl"
-# The same settings as the Delta library's, by which workers write data files, in pyiceberg's words.
+# pyiceberg's names for the Delta library's settings, with which workers write data files.
 STORAGE_OPTIONS = {
     "AWS_ENDPOINT_URL": "s3.endpoint",
     "AWS_ENDPOINT_URL_S3": "s3.endpoint",
@@ -38,10 +38,10 @@ STORAGE_OPTIONS = {
 
 
 def open_catalog(location: LakeLocation, *, create: bool) -> Catalog | None:
-    """Return the lake's catalog; None if it is the lake's own, does not exist yet and is not to be created.
+    """Return the lake's catalog; None if it is the lake's own, does not exist yet, and *create* is false.
 
     Raises:
-        ConfigError: there is no catalog of that name, or a lake in an object store names none.
+        ConfigError: there is no catalog with that name, or a lake in an object store names no catalog.
     """
     properties = {
         name: location.storage_options[key]
@@ -77,7 +77,7 @@ def table_name(location: LakeLocation) -> str:
 
 
 class DurableFileIO(PyArrowFileIO):
-    """pyiceberg's access to local files, except that what it writes is on disk before the catalog names it."""
+    """pyiceberg's access to local files, but every written file is on disk before the catalog names it."""
 
     def new_output(self, location: str) -> PyArrowFile:
         """Return a file to write."""

@@ -1,7 +1,7 @@
-"""Writing several data files of an Iceberg table as one: to merge small ones, or to leave rows out.
+"""Rewriting several data files of an Iceberg table as one: to merge small files, or to drop rows.
 
-pyiceberg merges no files, and deletes rows by loading whole files. Here the rows stream through, and the new file is of
-the same kind as those of an export.
+pyiceberg cannot merge files, and deletes rows by loading whole files. Here the rows are streamed, and the new file has
+the same layout as the files of an export.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rewrite(
     """Write the rows of *tasks* that meet the condition *kept* (None: all) into one file, and force it to disk.
 
     Returns:
-        The file, None if no row is left.
+        The file; None if no row is left.
     """
     columns = pa.schema([(field.name, pa.null()) for field in table.schema().fields])
     schema = columns_of_files(table.schema(), columns)
@@ -68,7 +68,7 @@ def rows_of(table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema) -> I
     """Yield the rows of *tasks* with the columns of *schema*, one row group at a time."""
     for task in tasks:
         if task.delete_files:
-            # Another program has deleted some of its rows.
+            # Another program has deleted some of the file's rows.
             scan = ArrowScan(table.metadata, table.io, table.schema(), ALWAYS_TRUE)
             yield scan.to_table([task]).select(schema.names).cast(schema)
             continue
@@ -82,7 +82,7 @@ def rows_of(table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema) -> I
 
 
 def edge(tasks: Sequence[FileScanTask], number: int) -> str:
-    """Return the first of the offsets, or the last, in the names that exports give files."""
+    """Return the lowest or the highest offset in the names that exports give files."""
     parts = [task.file.file_path.rpartition("/")[2].split("-") for task in tasks]
     known = [part[number] for part in parts if len(part) > 1 and part[number].isdigit()]
     return (min if number == 0 else max)(known, default="0").zfill(20)

@@ -4,10 +4,10 @@ Iceberg has no place for an application's own numbers, so each snapshot's summar
 
     reput.recorded    JSON: every recorded number by name, as it is after this snapshot
     reput.info        JSON: the info of the transaction
-    (both also as a property of the table, for a table whose own snapshots another program has expired)
+    (both are also properties of the table, in case another program expires the snapshots)
 
-A commit is one replacement of the table's metadata in the catalog. It requires that the snapshot which was current when
-the range was compared with the recorded numbers is still the current one, so a range is never added twice.
+A commit replaces the table's metadata in the catalog once. It requires that the current snapshot is still the one whose
+recorded numbers were compared with the range, so a range is never added twice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from reput_plugins.spark_export.lakes.lake_table import (
 __all__ = ["IcebergLakeTable", "create_iceberg_table", "open_iceberg_table"]
 
 RECORDED, INFO = "reput.recorded", "reput.info"
-# What a table is created with. Each commit reads the list of manifests and rewrites the metadata, so both stay short.
+# Properties of a new table. Each commit reads the list of manifests and rewrites the metadata, so both stay short.
 PROPERTIES = {
     "format-version": "2",
     "commit.manifest.min-count-to-merge": "20",
@@ -76,7 +76,7 @@ NAMES_KEPT = "the next run continues where the table ends."
 
 
 def open_iceberg_table(location: LakeLocation) -> IcebergLakeTable | None:
-    """Return the table as it is now, None if there is none yet.
+    """Return the newest snapshot of the table; None if there is no table yet.
 
     Raises:
         DispatcherError: the catalog does not answer or refuses access, or the table cannot be read.
@@ -128,7 +128,7 @@ def of_catalog(location: LakeLocation, catalog: Catalog, table: Table) -> Iceber
     """Return a table of a catalog.
 
     Raises:
-        ConfigError: it does not lie at *location*.
+        ConfigError: the table does not lie at *location*.
     """
     # The catalog opens its connections again when it needs them.
     catalog.close()
@@ -167,7 +167,7 @@ class IcebergLakeTable:
         return columns_of_files(self.table.schema(), schema)
 
     def partition_columns(self) -> list[str]:
-        """Return the partition columns; one that is transformed is named so, and equals no column of ours."""
+        """Return the partition columns. A transformed one has a name that differs from all columns of reput."""
         schema, spec = self.table.schema(), self.table.spec()
         return [
             schema.find_column_name(field.source_id) or field.name
@@ -187,7 +187,7 @@ class IcebergLakeTable:
     def all_recorded(self) -> dict[str, int]:
         """Return the numbers of the newest snapshot that carries them.
 
-        Snapshots of other programs, which merge files for instance, carry none. After a rollback the numbers are those
+        Snapshots of other programs, for example of a merge, carry no numbers. After a rollback, the numbers are those
         of the snapshot that is current again.
         """
         for snapshot in self.snapshots():
@@ -256,7 +256,7 @@ class IcebergLakeTable:
         )
 
     def relative(self, path: str) -> str | None:
-        """Return a path relative to the lake, None if it lies elsewhere."""
+        """Return a path relative to the lake; None if the path is not in the lake."""
         plain = path.removeprefix("file://")
         return (
             plain.removeprefix(f"{self.location.address}/") if plain.startswith(f"{self.location.address}/") else None
@@ -297,7 +297,7 @@ class IcebergLakeTable:
     def delete_rows(
         self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
     ) -> None:
-        """Delete rows; files that keep some of theirs are written anew, all in one snapshot."""
+        """Delete rows in one snapshot. Files that keep some of their rows are rewritten."""
 
         gone = ds.field(offset_column) >= from_offset
         for name, value in equal.items():
@@ -314,7 +314,7 @@ class IcebergLakeTable:
         self.replace(wanted, transaction, ~pc.coalesce(gone, ds.scalar(False)))
 
     def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
-        """Merge small files of one day or of all, for each other partition column by itself."""
+        """Merge small files of one day or of all days, separately for each value of the other partition columns."""
         groups: dict[tuple[str | None, ...], list[FileScanTask]] = {}
         for task in self.tasks():
             partition = self.file_of(task.file).partition
@@ -331,7 +331,7 @@ class IcebergLakeTable:
         transaction: TransactionData,
         kept: Any | None,
     ) -> None:
-        """Write each group of files as one, with the rows that meet *kept*, and exchange them in one snapshot."""
+        """Rewrite each group of files as one file with the rows that meet *kept*, and exchange them in one snapshot."""
         written: list[ParquetFile] = []
         try:
             with lake_errors(self.location.address):
@@ -356,7 +356,7 @@ class IcebergLakeTable:
             raise
 
     def commit(self, transaction: TransactionData, change: Callable[[Any], Any]) -> None:
-        """Make one snapshot, on the condition that the loaded one is still the current one."""
+        """Make one snapshot, provided that the loaded snapshot is still the current one."""
         recorded = json.dumps({**self.all_recorded(), **transaction.recorded})
         summary = {RECORDED: recorded, INFO: json.dumps(dict(transaction.info))}
         with self.refusals("the lake refused a commit"):
@@ -369,7 +369,7 @@ class IcebergLakeTable:
             pending.commit_transaction()
 
     def trim_history(self) -> None:
-        """Forget the oldest snapshots: each commit writes all of them anew."""
+        """Forget the oldest snapshots, because each commit rewrites the list of all snapshots."""
         old = sorted(self.table.snapshots(), key=lambda snapshot: snapshot.timestamp_ms)[:-SNAPSHOTS_MAX]
         held = {ref.snapshot_id for ref in self.table.refs().values()}
         gone = [snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in held]
@@ -399,12 +399,12 @@ class IcebergLakeTable:
         ]
 
     def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
-        """Yield the remaining snapshots. Unnamed files are those of none of them, so each of them stays readable."""
+        """Yield the remaining snapshots. No snapshot names an unnamed file, so every snapshot stays readable."""
         for entry in self.history():
             yield TableVersion(entry.version, entry.timestamp_ms, readable=True, stays=True)
 
     def data_file(self, file: ParquetFile) -> DataFile:
-        """Return a file as manifests describe it."""
+        """Return a file in the form in which manifests describe it."""
         schema, spec = self.table.schema(), self.table.spec()
         ids = {field.name: field.field_id for field in schema.fields}
 
@@ -441,7 +441,7 @@ class IcebergLakeTable:
 
     @contextmanager
     def refusals(self, what: str) -> Iterator[None]:
-        """Raise what pyiceberg cannot do inside the block as one sentence, and give its connections back."""
+        """As the function `refusals`; then also close the catalog's connections."""
         try:
             with refusals(self.location, what):
                 yield
@@ -451,13 +451,13 @@ class IcebergLakeTable:
 
 @contextmanager
 def refusals(location: LakeLocation, what: str, advice: str = LAKE_ADVICE) -> Iterator[None]:
-    """Raise what pyiceberg cannot do inside the block as one sentence.
+    """Turn errors of pyiceberg inside the block into errors of one sentence.
 
     Raises:
         DispatcherError: the lake or its catalog cannot be read or written.
         CommitConflict: another snapshot came first.
     """
-    # Comes with pyiceberg's SQL catalog; other catalogs do without.
+    # A requirement of pyiceberg's SQL catalog; other catalogs do not need it.
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -469,10 +469,10 @@ def refusals(location: LakeLocation, what: str, advice: str = LAKE_ADVICE) -> It
 
 
 def within(file: ParquetFile) -> Any:
-    """Return the condition that all rows of a file meet, by which Arrow skips it."""
+    """Return a condition that all rows of a file meet, with which Arrow skips files."""
     found = ds.scalar(True)
     for name, lowest in file.minimum.items():
-        # Longer texts may be cut short in a manifest, so only numbers and times bound.
+        # Manifests may shorten texts, so only bounds of numbers and times are used.
         if not isinstance(lowest, str) and name in file.maximum and file.null_count.get(name) == 0:
             found = found & (ds.field(name) >= lowest) & (ds.field(name) <= file.maximum[name])
     return found

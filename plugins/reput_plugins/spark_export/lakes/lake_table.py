@@ -1,10 +1,11 @@
-"""LakeTable: what an export needs of a table, whatever its format; plain values go in and come out.
+"""LakeTable: the interface between exports and tables, the same for every format. It uses plain values only.
 
     Lake          how far the table holds each log, which rows a cut removes, when a commit is refused
     └ LakeTable   one version of one table: add files, delete rows, keep a few numbers, list files and transactions
 
 A table keeps *recorded numbers* by name: how far it holds each log. They change in the same transaction as the rows, so
-both are there after a crash, or neither. A transaction may carry *info*, JSON objects by name, for people and checks.
+after a crash both changes are there, or neither is. A transaction may carry *info*, JSON objects by name, for people
+and checks.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class ParquetFile(msgspec.Struct, frozen=True):
     Attributes:
         path: relative to the lake, not escaped.
         size: bytes.
-        written_ms: when it was written.
+        written_ms: time of writing, in ms since 1970.
         row_count: rows.
-        partition: value of each partition column as text (a date as 2026-01-31), None for null.
+        partition: value of each partition column as text (a date as 2026-01-31); None for null.
         minimum, maximum: bounds of the columns that have statistics; Python values, times with their zone.
         null_count: number of nulls of these columns.
-        crc: sum of `row_crc` over its rows, None if that is not known.
+        crc: sum of `row_crc` over the file's rows; None if it is not known.
     """
 
     path: str
@@ -45,14 +46,14 @@ class ParquetFile(msgspec.Struct, frozen=True):
 
 
 class TransactionData(msgspec.Struct, frozen=True):
-    """What a transaction carries besides rows: *recorded* numbers by name, and *info*, JSON objects by name."""
+    """What a transaction carries in addition to rows: *recorded* numbers and *info*, JSON objects, both by name."""
 
     recorded: Mapping[str, int]
     info: Mapping[str, Any] = {}
 
 
 class TableTransaction(msgspec.Struct, frozen=True):
-    """A transaction as the table's history shows it: the *version* it made, when, and its *info*."""
+    """A transaction in the table's history: the *version* that it made, its time, and its *info*."""
 
     version: int
     timestamp_ms: int
@@ -63,9 +64,9 @@ class TableVersion(msgspec.Struct, frozen=True):
     """A version that the table still knows.
 
     Attributes:
-        timestamp_ms: when it was made; None: unknown.
-        readable: all its files are there.
-        stays: also if the files in question go.
+        timestamp_ms: when the version was made; None: unknown.
+        readable: whether all files of the version exist.
+        stays: whether it is still readable after the removal of the files in question.
     """
 
     version: int
@@ -75,7 +76,7 @@ class TableVersion(msgspec.Struct, frozen=True):
 
 
 class CommitConflict(Exception):
-    """Another transaction came first, so this one was refused. Raised by the formats, never shown as it is."""
+    """Another transaction came first, so this one was refused. Raised by the formats; users never see it."""
 
 
 class LakeTable(Protocol):
@@ -123,7 +124,7 @@ class LakeTable(Protocol):
         """Add the columns of *schema*, nullable, behind the others."""
 
     def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
-        """Add *files*, or none, in one transaction. *schema*: the columns that they have, or lie in their path."""
+        """Add *files*, which may be empty, in one transaction. *schema*: the columns in the files and their paths."""
 
     def delete_rows(
         self, from_offset: int, offset_column: str, equal: Mapping[str, str], transaction: TransactionData
@@ -134,19 +135,19 @@ class LakeTable(Protocol):
         """
 
     def add_fields(self, schema: pa.Schema) -> None:
-        """Add what *schema* has in addition: columns, and fields of structs. Its other columns are the table's."""
+        """Add the columns and struct fields that only *schema* has. Its other columns are those of the table."""
 
     def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
-        """Merge the small files of *day*, None for all, up to *target_size*; return how many are gone.
+        """Merge the small files of *day*, None for all, up to *target_size*; return how many files were replaced.
 
         *date_column*: the partition column of the day.
         """
 
     def trim_history(self) -> None:
-        """Forget the oldest transactions, where a commit costs the more the more there are."""
+        """Forget the oldest transactions, if their number makes each commit slower."""
 
     def unnamed_files(self, hours: int) -> list[str]:
         """Return files below the lake, older than *hours*, that this version and its younger ancestors do not name."""
 
     def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
-        """Yield the versions, newest first, with what can be read of them now, and what without the files *going*."""
+        """Yield the versions, newest first; each says whether it can be read now, and without the files *going*."""

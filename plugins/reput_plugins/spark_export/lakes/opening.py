@@ -1,4 +1,4 @@
-"""Opening the table of a lake, in whatever format it is."""
+"""Opening the table of a lake, in any format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["create_table", "find_table", "format_of_folder", "open_table"]
 
 
 def find_table(location: LakeLocation) -> LakeTable | None:
-    """Return the table as it is now, None if there is none yet.
+    """Return the newest version of the table; None if there is no table yet.
 
     Raises:
         DispatcherError: the location is a file, or the object store does not answer or refuses access.
@@ -23,17 +23,17 @@ def find_table(location: LakeLocation) -> LakeTable | None:
     """
     if location.folder is not None and location.folder.exists() and not location.folder.is_dir():
         raise DispatcherError(
-            f"the lake is not a folder: lake={location.address}", "Name a folder; a missing one is created."
+            f"the lake is not a folder: lake={location.address}", "Name a folder. If it does not exist, it is created."
         )
     found = format_of_folder(location)
     if found not in (None, location.table_format):
         raise ConfigError(
             f"the lake has another format: lake={location.address} format={found} asked={location.table_format}",
-            f"Say --lake-format {found} (lake_format), or name a separate folder.",
+            f"Add --lake-format {found} (lake_format), or name a separate folder.",
         )
     if location.table_format == DELTA_FORMAT:
         return open_delta_table(location)
-    # Imported only where it is used: it needs the extra ``iceberg``.
+    # Imported only here, because it needs the extra ``iceberg``.
     from reput_plugins.spark_export.lakes.iceberg_table import open_iceberg_table
 
     return open_iceberg_table(location)
@@ -51,12 +51,12 @@ def open_table(location: LakeLocation) -> LakeTable:
     """Return the existing table.
 
     Raises:
-        DispatcherError: it does not exist, or cannot be read.
+        DispatcherError: the table does not exist, or cannot be read.
     """
     table = find_table(location)
     if table is None:
         raise DispatcherError(
-            f"the lake is gone: lake={location.address}", "Was it moved or removed? The next start creates it again."
+            f"the lake is gone: lake={location.address}", "See whether it was moved. The next start creates it again."
         )
     return table
 
@@ -71,7 +71,7 @@ def create_table(
     """
     if location.table_format == DELTA_FORMAT:
         return create_delta_table(location, schema, partition_columns, properties)
-    # Imported only where it is used: it needs the extra ``iceberg``.
+    # Imported only here, because it needs the extra ``iceberg``.
     from reput_plugins.spark_export.lakes.iceberg_table import create_iceberg_table
 
     return create_iceberg_table(location, schema, partition_columns, properties)

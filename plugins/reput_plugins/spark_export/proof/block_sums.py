@@ -1,8 +1,8 @@
-"""BlockSums: how many records or rows begin in each block of the log, and a sum of their offsets, in any order.
+"""BlockSums: for each block of the log, the number of records or rows that begin in it, and a sum of their offsets.
 
-If count and sum of a block are equal for the log and for the rows, then the same offsets are in both: none is missing,
-doubled or superfluous. The sum mixes the bits of each offset, so different sets of offsets have equal sums only by a
-chance of 2**-64.
+If a block has the same count and sum in the log and in the rows, both have the same offsets: none is missing, doubled
+or superfluous. The bits of each offset are mixed before they are added, so different sets of offsets have equal sums
+with a probability of only 2**-64. The sum does not depend on the order.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = np.ndarray[Any, Any]
 
 
 class BlockSums:
-    """Counts and sums of the blocks in which something begins.
+    """Counts and sums of the blocks in which a record or row begins.
 
     Attributes:
         blocks: their numbers, ascending.
-        counts, sums: one element a block; sums wrap.
+        counts, sums: one element per block; sums wrap around.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class BlockSums:
         self.blocks, self.counts, self.sums = joined, joined_counts, joined_sums
 
     def different(self, other: BlockSums) -> list[int]:
-        """Return the numbers of the blocks in which *other* has something else, ascending."""
+        """Return the numbers of the blocks in which *other* differs, ascending."""
         difference = BlockSums()
         difference.merge(self)
         difference.join(other.blocks, -other.counts, np.uint64(0) - other.sums)

@@ -1,6 +1,6 @@
 """The pass over the lake: every row of one file compared with the record at its offset.
 
-The rows are taken as they lie in the file, a batch at a time, and the records are looked up by their offsets.
+The rows are read in the order of the file, a batch at a time, and their records are looked up by offset.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["open_file", "pass_file", "rows_of_store"]
 Array = np.ndarray[Any, Any]
 
 SIZE_COLUMN, CRC_COLUMN = "storeSize", "bodyCRC"
-# Rows are read in batches of about this many bytes. Both bound the buffer of their records, which lie apart in the log.
+# Rows are read in batches of about this many bytes. Both constants bound the buffer for their scattered records.
 BATCH_BYTES = 4 << 20
 BATCH_ROWS_MAX = 4096
 LOCAL_BUFFER_SIZE = 256 << 10
-# A read of an object store costs a request.
+# Larger, because each read of an object store costs a request.
 REMOTE_BUFFER_SIZE = 1 << 20
 
 
@@ -59,7 +59,7 @@ def pass_file(plan: ProofPlan, file: LakeFile) -> FileFindings:
 def open_file(plan: ProofPlan, file: LakeFile) -> pq.ParquetFile:
     """Open one file of the lake."""
     if plan.lake.folder is not None:
-        # Neither a row group nor, as with a mapping of it, the file is held in memory as a whole.
+        # Stream the file: a mapping would hold the whole file in memory, and a plain read a whole row group.
         local = pa.OSFile(str(plan.lake.folder / file.path))
         return pq.ParquetFile(local, pre_buffer=False, buffer_size=LOCAL_BUFFER_SIZE)
     source = plan.lake.filesystem().open_input_file(file.path)
@@ -103,7 +103,7 @@ class FilePass:
         below = self.file.offset_max is not None and self.file.offset_max < self.plan.offset_min
         names = [name for name in self.plan.columns if name in present]
         if below:
-            # Nothing of the log is left to compare them with.
+            # Their records are no longer in the log, so the other columns cannot be compared.
             names = [name for name in names if name in (OFFSET_COLUMN, SIZE_COLUMN, CRC_COLUMN)]
         self.decoder = BatchDecoder(msgspec.structs.replace(self.plan.table.row_format, columns=tuple(names)))
         if self.plan.store_name is not None:
@@ -158,7 +158,7 @@ class FilePass:
         for found in plan.damage:
             damaged |= (offsets >= found.begin) & (offsets < found.end)
         if damaged.any():
-            # What lies there may look like a record, but is not the one that was stored.
+            # The damaged bytes may look like a record, but not like the one that was stored.
             findings.without_record += offsets[damaged].tolist()
             batch, offsets = batch.filter(pa.array(~damaged)), offsets[~damaged]
         if len(offsets):
@@ -168,7 +168,7 @@ class FilePass:
         """Add the rows' checksums to the watermarks that they belong to."""
         if not len(self.watermark_begins):
             return
-        # A null would be a difference already, or makes one here.
+        # A null is a difference: either it was reported before, or the sum shows it.
         sizes, crcs = (pc.fill_null(batch[name], 0).to_numpy() for name in (SIZE_COLUMN, CRC_COLUMN))
         number = np.searchsorted(self.watermark_begins, offsets, "right") - 1
         inside = (number >= 0) & (offsets < self.watermark_ends[number])
@@ -176,7 +176,7 @@ class FilePass:
         np.add.at(self.findings.watermark_sums, number[inside], row_crc(offsets, sizes, crcs)[inside])
 
     def compare(self, batch: pa.RecordBatch, offsets: Array) -> None:
-        """Compare rows of the part of the log that is there."""
+        """Compare rows whose records are in the log."""
         sizes = pc.fill_null(batch[SIZE_COLUMN], 0).to_numpy().astype(np.int64)
         distinct, first_row, record_of = np.unique(offsets, return_index=True, return_inverse=True)
         columns, found = self.lookup.find(distinct, sizes[first_row])
@@ -222,7 +222,7 @@ class FilePass:
                 self.findings.differences.note("changed", at, text, 0)
 
     def check_statistics(self) -> None:
-        """Note that readers skip rows of the file, because the table describes it wrongly."""
+        """Note rows that readers skip because the table describes the file wrongly."""
         file, findings = self.file, self.findings
         low, high = findings.offset_min, findings.offset_max
         if low is None or high is None or file.offset_min is None or file.offset_max is None:

@@ -12,7 +12,7 @@ from reput_plugins.spark_export.proof.proof_plan import LakeFile
 
 __all__ = ["DIFFERENCES_SHOWN", "Differences", "FileFindings"]
 
-# As many as `check` shows of a view.
+# The number of differences that `check` shows for a view.
 DIFFERENCES_SHOWN = 10
 
 
@@ -24,7 +24,7 @@ class Differences:
         self.first: list[tuple[int, str]] = []
 
     def note(self, kind: str, commit_log_offset: int, text: str, count: int = 1) -> None:
-        """Note *count* differences of one kind; *text* describes the one at this offset."""
+        """Note *count* differences of one kind; *text* describes the first, at this offset."""
         self.counts[kind] += count
         self.first.append((commit_log_offset, text))
         if len(self.first) > 2 * DIFFERENCES_SHOWN:
@@ -51,14 +51,14 @@ class FileFindings:
     """One file of the lake.
 
     Attributes:
-        sums: of the rows at whose offset there is a record.
+        sums: sums of the rows that have a record at their offset.
         without_record: offsets of rows without a sound record; nothing is said about them yet, because the log may be
             damaged there, or retention may have removed it.
-        row_count: the store's rows.
-        below_count: of these, the ones below the log's begin.
-        offset_min, offset_max: of the store's rows.
+        row_count: number of the store's rows.
+        below_count: number of these rows below the log's begin.
+        offset_min, offset_max: lowest and highest offset of the store's rows.
         watermarks: numbers of watermarks, with count and sum of their rows.
-        bytes_read: of the file.
+        bytes_read: bytes read from the file.
     """
 
     def __init__(self, file: LakeFile, watermark_count: int) -> None:

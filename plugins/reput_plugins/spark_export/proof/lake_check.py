@@ -4,7 +4,7 @@
     log, range by range    ──▶ damage, sums per block ─┐
     lake, file by file     ──▶ differences, sums ──────┴──▶ offsets of the blocks that differ ──▶ report
 
-It only reads. It works beside a running export, whose later transactions it does not see, and beside a running broker.
+The check only reads. It may run beside a broker and beside an export, whose later transactions it does not see.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ def compare_lake(
     """Compare the log of *store* with its rows in the lake.
 
     Args:
-        name: name of the export in the table; None: the only one there is, else the default.
+        name: name of the export in the table; None: the table's only export, or the default name if there are several.
         store_id: the store's id in the lake; None: recognise it as an export does.
-        run: who does the work; by default threads of this process.
+        run: runs the tasks; by default, threads of this process do.
         split_bytes: bytes of the log that one task verifies.
-        on_progress: called now and then with the bytes of log and lake that are done, and the total.
+        on_progress: called at intervals with the checked bytes of log and lake, and their total.
 
     Raises:
         StoreError: the lake has rows of other stores, and none of this one.
-        ConfigError: the table is not a lake of reput.
+        ConfigError: the table was not written by reput.
     """
     check = LakeCheck(store, location, name, store_id)
     return check.report(run, split_bytes, on_progress or (lambda done, total: None))
@@ -98,7 +98,7 @@ class LakeCheck:
         self.store = store
         self.location = location
         refuse_other_tables(location)
-        # The table before the log: whatever the table has is then in the log as well.
+        # Read the table before the log, so that the log has everything that the table has.
         self.table = open_table(location)
         exports = all_sources(self.table)
         self.export_name = name or (next(iter(exports)) if len(exports) == 1 else EXPORT_NAME)
@@ -116,7 +116,7 @@ class LakeCheck:
             raise StoreError(
                 f"the lake has no rows of this store: lake={location.address} store={store} store_id={recorded} "
                 f"lake_store_id={','.join(held)} name={self.export_name}",
-                "Name the store that it is with --store-id, or the export with --name.",
+                "Give the store's id in the lake with --store-id, or the export with --name.",
             )
         if mixed_exports(self.table):
             raise StoreError(
@@ -144,7 +144,7 @@ class LakeCheck:
         return [mark for mark in found if mark.table_version <= self.table.version()]
 
     def make_plan(self, exports: Mapping[str, Sequence[Any]]) -> ProofPlan:
-        """Return what is to be compared."""
+        """Return the plan of the comparison."""
         lake_end = self.offset_min if self.source is None else self.source.cursor.commit_log_offset
         cut = None if self.source is None else find_cut(self.lake, self.source, self.log)
         until = max(lake_end if cut is None else min(cut.commit_log_offset, lake_end), self.offset_min)
@@ -165,7 +165,7 @@ class LakeCheck:
         )
 
     def report(self, run: Runner, split_bytes: int, on_progress: Progress) -> LakeCheckReport:
-        """Run the whole check."""
+        """Run the check, and return its report."""
         plan = self.plan
         files = [file for file in self.files if not file.is_anothers(plan.store_name, plan.other_names)]
         lake_bytes = sum(file.size for file in files)
@@ -186,7 +186,7 @@ class LakeCheck:
             rows.add(found)
             done += found.file.size
             on_progress(done, total)
-        # Retention may have removed segments since.
+        # Retention may have removed segments since the start of the check.
         offset_min = max(self.log.offset_min, plan.offset_min)
         rows.judge_without_record(offset_min)
         different = [run for run in runs_of_blocks(rows.sums.different(log_sums)) if run[1] > offset_min]
@@ -198,7 +198,7 @@ class LakeCheck:
         return self.summary(plan, rows, offsets, known, record_count, lake_bytes)
 
     def known_damage(self) -> list[BadRange]:
-        """Return the ranges that transactions left out, and which the table still remembers."""
+        """Return the ranges that transactions have left out, as far as the table's history still has them."""
         found: list[BadRange] = []
         for entry in self.table.history():
             commit = entry.info.get(COMMIT_INFO)
@@ -275,7 +275,7 @@ class LakeCheck:
         )
 
     def notes(self, rows: RowTotals, left_out: Sequence[BadRange]) -> Iterator[str]:
-        """Yield what else is worth knowing."""
+        """Yield further notes for the report."""
         yield "only the lake was compared with the log; `reput check STORE` checks the store's own views"
         if rows.below_count:
             yield (
@@ -283,7 +283,7 @@ class LakeCheck:
                 f"rows={rows.below_count}"
             )
         for one in left_out:
-            yield f"the lake left out what was damaged: from={one.begin} until={one.end} reason={one.reason!r}"
+            yield f"the lake left out a damaged range: from={one.begin} until={one.end} reason={one.reason!r}"
 
 
 class LogTask:
@@ -334,7 +334,7 @@ class RowTotals:
             )
 
     def judge_without_record(self, offset_min: int) -> None:
-        """Tell rows without a record from those whose record is damaged, or was removed during the check."""
+        """Separate rows without a record from rows whose record is damaged or was removed during the check."""
         offsets = np.array(self.without_record, np.int64)
         below = offsets < offset_min
         damaged = np.zeros(len(offsets), np.bool_)
@@ -345,7 +345,7 @@ class RowTotals:
         self.differences.note_rows("extra", offsets[~below & ~damaged].tolist(), "row without a record")
 
     def compare_watermarks(self, watermarks: Sequence[Watermark]) -> WatermarkReport:
-        """Compare the sums of the rows with what their transactions said."""
+        """Compare the sums of the rows with the sums that their transactions recorded."""
         wrong = 0
         for mark, rows, crc in zip(watermarks, self.watermark_rows.tolist(), self.watermark_sums.tolist(), strict=True):
             if (mark.rows, mark.crc) != (rows, crc):
@@ -363,12 +363,12 @@ def covers(known: BadRange, found: BadRange) -> bool:
 
 
 def refuse_other_tables(location: LakeLocation) -> None:
-    """Refuse what is no Delta table of the log: an Iceberg table, a typed table, a folder of typed tables.
+    """Refuse everything except a Delta table of the log: Iceberg tables, typed tables, folders of typed tables.
 
     Raises:
-        ConfigError: it is one of these.
+        ConfigError: the location holds one of these.
     """
-    advice = "Compare a Delta table of the log: reput export STORE LAKE"
+    advice = "Compare a Delta table of the log: reput export STORE LAKE makes one."
     kind = format_of_folder(location)
     if kind not in (None, DELTA_FORMAT):
         raise ConfigError(
@@ -384,16 +384,16 @@ def refuse_other_tables(location: LakeLocation) -> None:
 
 
 def refuse_unreadable(table: LakeTable, location: LakeLocation) -> None:
-    """Refuse a table whose files alone do not tell its rows, because another writer marks rows as deleted.
+    """Refuse a table in whose files another writer has marked rows as deleted, because files then have other rows.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the table has such marks.
     """
     try:
         table.dataset()
     except DeltaProtocolError as error:
         raise ConfigError(
-            f"the table has features that a check does not read: lake={location.address} error={one_line(error)}",
+            f"the table has features that a check does not support: lake={location.address} error={one_line(error)}",
             "Rewrite the table without them; an export does not need them.",
         ) from None
 

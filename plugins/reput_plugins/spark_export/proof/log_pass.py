@@ -1,4 +1,4 @@
-"""The pass over the log: every record of a range verified, and summed up by the block in which it begins."""
+"""The pass over the log: verifies every record of a range, and sums records up by the block in which they begin."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reput_plugins.spark_export.proof.proof_plan import ProofPlan
 
 __all__ = ["LogFindings", "pass_log"]
 
-# Larger than for rows: here a run costs more than a record.
+# Larger than for rows, because here each run costs more than each record.
 WINDOW_ROWS = 16384
 
 
 class LogFindings:
-    """A range of the log: its blocks, its damage, and how many records the lake should have of it."""
+    """Findings about a range of the log: blocks, damage, and the number of records that the lake should have."""
 
     def __init__(self) -> None:
         self.sums = BlockSums()
@@ -28,7 +28,7 @@ class LogFindings:
 def pass_log(plan: ProofPlan, begin: int, until: int) -> LogFindings:
     """Verify the records that begin in [begin, until), and sum up those that the lake keeps.
 
-    What retention removes meanwhile is left out.
+    Records that retention removes meanwhile are left out.
     """
     options = msgspec.structs.replace(
         plan.table, on_corruption="report", fail_on_data_loss=False, verify_crc="all", batch_rows=WINDOW_ROWS

@@ -1,4 +1,4 @@
-"""The blocks whose sums differ between log and lake: which offsets are missing, doubled or superfluous."""
+"""Finds the missing, doubled and superfluous offsets in blocks whose sums differ between log and lake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile,
 
 __all__ = ["MissingRange", "OffsetFindings", "runs_of_blocks", "sort_out"]
 
-# Neighbouring blocks are looked at together, up to this many.
+# Up to this many neighbouring blocks are compared together.
 RUN_BLOCKS_MAX = 64
 RANGES_SHOWN = 100
 
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 class MissingRange(msgspec.Struct, frozen=True, rename={"begin": "from"}):
-    """A range of the log whose *records* have no row. They follow each other in the lake's choice of topics."""
+    """A range of the log whose *records* have no row. In the lake's topics, they follow each other without a gap."""
 
     begin: int
     until: int
@@ -36,7 +36,7 @@ class MissingRange(msgspec.Struct, frozen=True, rename={"begin": "from"}):
 
 
 class OffsetFindings:
-    """What is missing, doubled or superfluous; *left_out* records are known to a transaction as damaged."""
+    """Missing, doubled and superfluous offsets. *left_out* counts records that a transaction lists as damaged."""
 
     def __init__(self) -> None:
         self.differences = Differences()
@@ -67,7 +67,7 @@ def sort_out(
     """Compare the offsets of the records that begin in [begin, until) with those of the rows.
 
     Args:
-        without_record: offsets at which there is no record; they have been judged already.
+        without_record: offsets without a record, about which the pass over the files has already decided.
         known_damage: ranges that a transaction left out.
     """
     options = msgspec.structs.replace(plan.table, on_corruption="report", fail_on_data_loss=False)
@@ -122,6 +122,6 @@ def row_offsets(plan: ProofPlan, files: Sequence[LakeFile], begin: int, until: i
                 offsets = rows_of_store(plan, batch)[OFFSET_COLUMN].drop_null().to_numpy()
                 found.append(offsets[(offsets >= begin) & (offsets < until)])
         except (OSError, pa.ArrowInvalid):
-            # The pass over the files has said so.
+            # The pass over the files has reported that.
             continue
     return np.concatenate(found)

@@ -1,4 +1,4 @@
-"""The proof on Spark: ranges of the log and files of the lake are the tasks; the driver gets what they found."""
+"""The proof on Spark: ranges of the log and files of the lake are the tasks; the driver gets the findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS_OF_CORE = 4
 
 
 def spark_runner(session: SparkSession) -> Runner:
-    """Return what applies a function to tasks in Spark's workers."""
+    """Return a runner that applies a function to tasks in Spark's workers."""
 
     def run(work: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         if not tasks:

@@ -1,4 +1,4 @@
-"""ProofPlan: what is compared with what. Spark sends it to the workers with their function."""
+"""ProofPlan: the log and the rows that are compared. Spark sends it to the workers with their function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFFSET_COLUMN = "commitLogOffset"
 
 
 class LakeFile(msgspec.Struct, frozen=True):
-    """One file of the table, as a transaction describes it: its least and greatest offset and store, None: unknown."""
+    """One file of the table with the lowest and highest offset and store of its transaction; None: unknown."""
 
     path: str
     size: int
@@ -28,7 +28,7 @@ class LakeFile(msgspec.Struct, frozen=True):
     store_max: str | None
 
     def is_anothers(self, store_name: str | None, others: frozenset[str]) -> bool:
-        """Return whether all its rows are of one other store that the lake knows."""
+        """Return whether all rows of the file belong to one other store that the lake knows."""
         return store_name is not None and self.store_min == self.store_max and self.store_min in others
 
     def may_hold(self, begin: int, until: int) -> bool:
@@ -42,13 +42,13 @@ class ProofPlan(msgspec.Struct, frozen=True):
     """The comparison of one store's log with its rows in one version of the table.
 
     Attributes:
-        table: how the export makes rows of records.
+        table: how the export converts records to rows.
         store_name: value of the column ``store`` in the store's rows; None: the table has no such column.
-        other_names: its values in the rows of the other stores that the lake knows.
+        other_names: values of that column in the rows of other stores that the lake knows.
         offset_min: where the log began when the check began; rows below cannot be compared.
         until: where the lake ends, or where the log's history parts from the lake's.
         lake_end: where the lake ends by its transactions.
-        columns: the columns of the table that the log has, too, without those in the names of the folders.
+        columns: columns that both the table and the log have, except those in the folders' names.
         damage: ranges of the log that are damaged.
         watermarks: (from, until) of each watermark, ascending.
     """

@@ -1,4 +1,4 @@
-"""LakeCheckReport: what `check --lake` found, in the fields of `check` that scripts rely on, and the lake's own."""
+"""LakeCheckReport: the findings of `check --lake`, in the fields of `check` and in fields of its own."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class LakeReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """One version of a lake, compared with one store's log.
 
     Attributes:
-        lake: its address.
+        lake: address of the lake.
         store_name: value of the column ``store`` in the store's rows; None: there is no such column.
         begin, until: the part of the log that was compared: from where the log begins to where the lake ends.
-        records: that the lake should have of this part.
-        rows: of the store, all of them.
+        records: number of records in this part that the lake should have.
+        rows: number of all rows of the store.
         missing_count: records without a row; *missing* lists the first ranges.
         changed_count: rows that differ from their records.
         doubled_count: rows beyond the first of a record.
@@ -40,7 +40,7 @@ class LakeReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
         uncheckable_count: rows below the log's begin. Retention removed their records, so they are the only copy.
         unverified_count: rows whose records are damaged.
         left_out_count: records that a transaction names as damaged, and which therefore have no row.
-        left_out: these ranges.
+        left_out: the ranges of these records.
         log_bytes, lake_bytes: bytes read, once each, of log and lake.
         mb_per_s: 10**6 bytes of the log per second.
     """

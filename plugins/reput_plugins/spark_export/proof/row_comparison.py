@@ -1,5 +1,4 @@
-"""Comparison of rows with what their records decode to, a column at a time. Only columns that differ are looked at row
-by row."""
+"""Compares rows with their decoded records, a column at a time. Only columns that differ are compared row by row."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def different_rows(expected: pa.RecordBatch, found: pa.RecordBatch) -> Iterator[
 
 
 def differs(wanted: pa.Array, stored: pa.Array) -> Array:
-    """Return a flag per row: its values differ. Null equals null only."""
+    """Return a flag per row that says whether its values differ. Null equals only null."""
     if pa.types.is_nested(wanted.type):
         pairs = zip(wanted.to_pylist(), stored.to_pylist(), strict=True)
         return np.fromiter((one != other for one, other in pairs), np.bool_, len(wanted))

@@ -1,9 +1,9 @@
-"""The checksum of a row, by which a watermark is compared with rows: small enough that a sum of many does not overflow.
+"""The checksum of a row. Watermarks hold sums of it; it is small enough that sums of many rows do not overflow.
 
     ((bodyCRC & 2147483647) + 1) * (commitLogOffset % 2147483647 + 1) + storeSize, modulo 2147483647
 
-The product stays below 2**63, and the sum of up to 2**32 rows, too. SQL engines therefore compute it with BIGINT, in
-any order of the rows.
+The product and the sum of up to 2**32 rows stay below 2**63, so SQL engines can compute them with BIGINT, in any order
+of the rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watermarks: a table beside the rows that says, for each transaction, how many rows it added and what they sum up to.
+"""Watermarks: a table beside the rows with the number and the checksum of the rows that each transaction added.
 
     lake/_watermarks/    store, from, until, rows, crc, table_version
 
@@ -7,8 +7,8 @@ can sum the rows up again. Two Delta tables cannot change in one transaction, so
 same numbers, and this table is written after it. If a crash comes between, the next transaction catches up: the table
 records up to which version of the lake it has come, in the same transaction as its rows.
 
-Where rows are deleted because the log was cut, the watermarks behind the cut go, too, and the one that contains it is
-summed up again from the rows that stay.
+When rows are deleted because the log was cut, the watermarks after the cut are deleted as well. The watermark that
+contains the cut is computed again from the remaining rows.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from reput_plugins.spark_export.proof.row_crc import row_crc
 __all__ = ["CUT_INFO", "FOLDER", "STATISTICS_SETTING", "Watermark", "catch_up", "read_watermarks"]
 
 FOLDER = "_watermarks"
-# In a transaction of the lake: rows of this store from this offset on were deleted.
+# The info of a lake's transaction that deleted the rows of this store from this offset on.
 CUT_INFO = "reput_cut"
-# Delta's property of a table that names the columns that have statistics.
+# Delta's table property with the names of the columns that have statistics.
 STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 APP_PREFIX = "reput_watermarks"
 SCHEMA = pa.schema(
@@ -55,7 +55,7 @@ SCHEMA = pa.schema(
 )
 ROW_COLUMNS = ["commitLogOffset", "storeSize", "bodyCRC"]
 ATTEMPTS = 3
-# Every transaction adds a file; so many small ones become one.
+# Every transaction adds a small file; this many are merged into one.
 SMALL_FILES_MAX = 32
 SMALL_SIZE = 1 << 20
 VACUUM_HOURS = 168
@@ -73,12 +73,12 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def location_of(lake: LakeLocation) -> LakeLocation:
-    """Return where the watermarks of a lake lie."""
+    """Return the location of a lake's watermarks."""
     return msgspec.structs.replace(lake, address=f"{lake.address}/{FOLDER}")
 
 
 def read_watermarks(lake: LakeLocation, store_name: str) -> list[Watermark]:
-    """Return the watermarks of a store, ascending; none if the lake has no such table."""
+    """Return the watermarks of a store, ascending; an empty list if the lake has no such table."""
     location = location_of(lake)
     table = open_delta_table(location)
     return [] if table is None else marks_in(location, files_of_store(table.delta, store_name))
@@ -120,7 +120,7 @@ def entries_between(table: LakeTable, done: int) -> list[TableTransaction]:
     wanted = table.version() - done
     entries: list[TableTransaction] = []
     for count in (wanted, None):
-        # The newest ones may be later than the version of *table*.
+        # The newest transactions may be later than the version of *table*.
         entries = [entry for entry in table.history(count) if done < entry.version <= table.version()]
         if len(entries) == wanted:
             break
@@ -186,7 +186,7 @@ def commit(
 
 
 def cut_marks(marks: Sequence[Watermark], table: LakeTable, at: int) -> list[Watermark]:
-    """Return what is left of *marks* when the rows from *at* on are deleted from *table*."""
+    """Return the watermarks that remain of *marks* when the rows from *at* on are deleted from *table*."""
     kept = [mark for mark in marks if mark.until <= at]
     for mark in marks:
         if mark.begin < at < mark.until:
@@ -201,7 +201,7 @@ def sums_of(table: LakeTable, store_name: str, begin: int, until: int) -> tuple[
     wanted = (offset >= begin) & (offset < until)
     rows = crc = 0
     for batch in table.dataset().scanner(columns=[*ROW_COLUMNS, "store"], filter=wanted).to_batches():
-        # Not in the condition on the files: their statistics and the column may have different types of text.
+        # The store is not part of the dataset's filter, because statistics and column may have different types of text.
         batch = batch.filter(pc.equal(batch["store"].cast(pa.string()), store_name))
         rows += batch.num_rows
         crc += int(row_crc(*(batch[name].to_numpy() for name in ROW_COLUMNS)).sum())

@@ -3,8 +3,8 @@
 table_specs    the file of tables: topic, format, schema, columns
 field_schemas  schema files and their Arrow types
 decoding       a decoder per format: bodies in, columns and refused bodies out
-evolution      what a changed schema changes in the table
+evolution      how the table follows a changed schema
 table_files    the files that a worker writes for one range
-typed_lake     the Delta table and its dead letters, with the exactness of the log's own table
+typed_lake     the Delta table and its dead letters, each record exactly once
 typed_job      exports: one scan of the log feeds all tables
 """

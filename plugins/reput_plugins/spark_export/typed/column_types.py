@@ -1,4 +1,4 @@
-"""Types of columns: what a lake can hold, and how decoded columns become those of the table."""
+"""Types of columns: which ones a lake can hold, and how decoded columns become columns of the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UTC_TIME = pa.timestamp("us", "UTC")
 
 
 def map_types(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type with *change* applied to every type without fields in it."""
+    """Return a type with *change* applied to every type in it that has no fields."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, map_types(field.type, change)) for field in kind])
     if pa.types.is_map(kind):
@@ -30,10 +30,10 @@ def lake_schema_of(schema: pa.Schema, table: str, *, naive_is_utc: bool = False)
 
     Args:
         table: name of the table, for errors.
-        naive_is_utc: times without a zone are moments in UTC, as in Avro and protobuf.
+        naive_is_utc: times without a zone are in UTC, as in Avro and protobuf.
 
     Raises:
-        ConfigError: a column has a type that no lake can hold, or two differ in case only.
+        ConfigError: a column has a type that no lake can hold, or two columns differ only in case.
     """
     seen: dict[str, str] = {}
     fields = []
@@ -41,7 +41,7 @@ def lake_schema_of(schema: pa.Schema, table: str, *, naive_is_utc: bool = False)
         other = seen.setdefault(field.name.lower(), field.name)
         if other != field.name or len(schema.get_all_field_indices(field.name)) > 1:
             raise ConfigError(
-                f"two columns differ in case only: table={table} column={other} column={field.name}",
+                f"two columns differ only in case: table={table} column={other} column={field.name}",
                 "Delta tables do not tell them apart; give a schema without one of them.",
             )
 
@@ -76,7 +76,7 @@ def lake_type(kind: pa.DataType, naive_is_utc: bool = False) -> pa.DataType | No
     if types.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
     if types.is_unsigned_integer(kind):
-        # Delta has no unsigned numbers; one beyond the signed range does not fit.
+        # Delta has no unsigned numbers, so a number beyond the signed range does not fit.
         return {8: pa.int16(), 16: pa.int32()}.get(kind.bit_width, pa.int64())
     if types.is_time(kind) or types.is_duration(kind):
         return pa.int64()
@@ -87,7 +87,7 @@ def lake_type(kind: pa.DataType, naive_is_utc: bool = False) -> pa.DataType | No
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return *table* with the columns of *schema*: by name, null where there are none, cast without loss.
+    """Return *table* with the columns of *schema*, found by name and cast without loss. Missing columns are null.
 
     Raises:
         pyarrow.ArrowInvalid: a value does not fit its column.
@@ -116,7 +116,7 @@ def conform_array(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.A
         found = [conform_array(fields.column(number), field.type) for number, field in enumerate(kind)]
         return pa.StructArray.from_arrays(found, fields=list(kind), mask=values.is_null())
     if pa.types.is_list(kind) and (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        # Without what a sliced or null list does not show.
+        # `flatten` leaves out values that belong to no list, as in sliced or null ones.
         flat = conform_array(values.flatten(), kind.value_type)
         sizes = pc.fill_null(pc.list_value_length(values), 0).to_numpy()
         offsets = pa.array([0, *sizes.cumsum().tolist()], pa.int32())
@@ -124,7 +124,7 @@ def conform_array(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.A
     if pa.types.is_time(values.type) or pa.types.is_duration(values.type):
         return values.view(pa.int32() if values.type.bit_width == 32 else pa.int64()).cast(kind)
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(kind) and values.type.tz != kind.tz:
-        # The moment stays the same.
+        # The point in time stays the same.
         values = values.cast(pa.timestamp(values.type.unit)).cast(pa.timestamp(kind.unit))
         return values.view(kind)
     cast = values.cast(kind)

@@ -1,8 +1,8 @@
-"""Evolution: what a table's columns become when the schema of its bodies changes.
+"""Evolution: how a table's columns change when the schema of its bodies changes.
 
-A field that the table lacks is added. A field that the schema lacks stays, and is null in new rows. A type that the
-table's type holds without loss stays the table's. Every other change is refused, because rows that readers already
-have would change their meaning, or the Delta library cannot change the type of a column.
+A field that only the schema has is added. A field that only the table has stays, and is null in new rows. If the
+table's type can hold the schema's type without loss, the column keeps its type. Every other change is refused: rows
+that readers already have would change their meaning, or the Delta library cannot change the type of the column.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["merged_schema"]
 
 
 def merged_schema(kept: pa.Schema, asked: pa.Schema, table: str) -> pa.Schema:
-    """Return the columns of a table that has *kept* and is to take rows of *asked*: those of *kept*, then new ones.
+    """Return the columns with which a table of *kept* can hold rows of *asked*: those of *kept*, then new ones.
 
     Raises:
         ConfigError: a column has another type; the message shows column, type kept and type asked for each.
@@ -24,15 +24,15 @@ def merged_schema(kept: pa.Schema, asked: pa.Schema, table: str) -> pa.Schema:
     fields = merged_fields("", list(kept), list(asked), differences)
     if differences:
         raise ConfigError(
-            f"the schema asks for other types than the table has: table={table} {'; '.join(differences)}",
+            f"the schema has other types than the table: table={table} {'; '.join(differences)}",
             "Name another table for the new schema; it is filled from the log. Or keep the types.",
         )
     return pa.schema(fields)
 
 
 def merged_fields(place: str, kept: list[pa.Field], asked: list[pa.Field], differences: list[str]) -> list[pa.Field]:
-    """Return the fields of both, and note each difference of types."""
-    # Delta's names do not differ by case.
+    """Return the fields of both, and add each difference of types to *differences*."""
+    # Delta compares names without regard to case.
     wanted = {field.name.lower(): field for field in asked}
     found = []
     for field in kept:
@@ -63,7 +63,7 @@ def merged_type(name: str, kept: pa.DataType, asked: pa.DataType, differences: l
 
 
 def holds(kept: pa.DataType, asked: pa.DataType) -> bool:
-    """Return whether every value of *asked* is one of *kept* as well."""
+    """Return whether the type *kept* includes every value of the type *asked*."""
     types = pa.types
     if types.is_signed_integer(kept) and types.is_signed_integer(asked):
         return bool(kept.bit_width >= asked.bit_width)

@@ -31,7 +31,7 @@ def read_schema_file(path: str, table: str) -> bytes:
     """Return the content of a schema file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         return Path(path).read_bytes()
@@ -45,7 +45,7 @@ def fields_of_text(text: bytes, table: str) -> pa.Schema:
     """Return the fields of a schema in JSON.
 
     Raises:
-        ConfigError: it is none of the kinds that the module names.
+        ConfigError: the schema is not of a kind that the module lists.
     """
     try:
         found = msgspec.json.decode(text)
@@ -56,14 +56,14 @@ def fields_of_text(text: bytes, table: str) -> pa.Schema:
         try:
             return pa.schema(Schema.from_json(text.decode("utf-8")).to_arrow())
         except (DeltaError, ValueError, TypeError) as error:
-            raise ConfigError(f"a schema is not one of Spark: table={table} error={error}", ADVICE) from None
+            raise ConfigError(f"a schema is not a Spark schema: table={table} error={error}", ADVICE) from None
     if kind == "record":
         from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields
 
         return avro_fields(found, table)
     if isinstance(found, dict) and (kind == "object" or "properties" in found):
         return JsonSchema(found, table).schema()
-    raise ConfigError(f"a schema is of no known kind: table={table} type={kind}", ADVICE)
+    raise ConfigError(f"a schema has an unknown kind: table={table} type={kind}", ADVICE)
 
 
 class JsonSchema:
@@ -116,7 +116,7 @@ class JsonSchema:
         return simple[kinds[0]]
 
     def referred(self, reference: str, place: str) -> Any:
-        """Return what a reference within the schema names."""
+        """Return the part of the schema that a reference names."""
         found: Any = self.whole
         if not reference.startswith("#/"):
             self.refuse(place, f"it refers to {reference}")
@@ -131,6 +131,6 @@ class JsonSchema:
             ConfigError: always.
         """
         raise ConfigError(
-            f"a field of the JSON Schema is no column: table={self.table} field={place or '/'} reason={what}",
+            f"a field of the JSON Schema cannot be a column: table={self.table} field={place or '/'} reason={what}",
             "Give the field one type, or leave it out.",
         )

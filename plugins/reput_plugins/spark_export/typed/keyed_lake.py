@@ -1,8 +1,8 @@
-"""KeyedLake: a typed table that keeps the newest row of each key, with the exactness of the other tables.
+"""KeyedLake: a typed table that keeps the newest row of each key, and applies each change exactly once.
 
-One transaction brings a range of the log into the table, and records its end. The range begins where the table ends, so
-each of its changes is newer than the table's row of that key, and replaces it without a comparison. Keys are those of
-one store: rows of several stores in one table have no common order.
+One transaction merges a range of the log into the table, and records the range's end. The range begins where the table
+ends, so each change in the range is newer than the table's row of the same key, and replaces the row without a
+comparison. A key is unique within one store, because rows of several stores in one table have no common order.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ class KeyedLake(TypedLake):
         assert isinstance(table, DeltaLakeTable)
         changes = read_changes(self.location, [file.path for file in files])
         rows = newest_changes(changes, self.key, self.columns.name(OFFSET_COLUMN))
-        # A column that the body has no more is null in the new row; a merge would keep the old value.
+        # If the body no longer has a column, the new row has null there; a merge would otherwise keep the old value.
         whole = conform(rows, pa.schema([*table.schema(), pa.field(DELETED, pa.bool_())]))
         merge_rows(table, whole, self.key, {self.columns.name(STORE_COLUMN): self.store_name}, DELETED, transaction)
 
     def refuse_cut(self, commit_log_offset: int) -> None:
-        """Refuse every cut: what the records behind it had replaced or removed is gone from the table.
+        """Refuse every cut, because the table has lost the rows that the cut-off records replaced or removed.
 
         Raises:
             StoreError: always.
         """
         folder = self.location.address
         raise StoreError(
-            f"the log was cut below what the table holds, and a table with a key cannot go back: "
+            f"the log was cut below what the table holds, and a table with a key cannot be rolled back: "
             f"cut_at={commit_log_offset} lake={folder} key={','.join(self.key)}",
-            f"Move {folder} and {folder}{DEAD_LETTERS_SUFFIX} away and export again: the table is made anew from the "
-            "log. Rows whose records retention has removed are then in the old one only.",
+            f"Move {folder} and {folder}{DEAD_LETTERS_SUFFIX} away and export again: the table is rebuilt from the "
+            "log. Rows whose records retention has removed are then only in the old table.",
         )

@@ -1,11 +1,11 @@
-"""Rows of keyed tables on their way: what a worker writes for a merge, and what the driver makes of it.
+"""Changes for keyed tables: the files that workers write for a merge, and how the driver reads them.
 
-A worker writes *changes*: the table's columns, and ``_deleted``. Its files lie beside those of the table, and no
-transaction ever names them. The driver takes the newest change of each key and merges them into the table.
+A worker writes *changes*: rows with the table's columns, and ``_deleted``. The files lie beside those of the table, but
+no transaction ever names them. The driver merges the newest change of each key into the table.
 
-A change with an empty body removes the row of its key (a tombstone). Its key is the message's KEYS property, because
-there is no body to take it from: the value of the key column, or the values of several, separated by a space as
-RocketMQ separates keys.
+A change with an empty body, a tombstone, removes the row of its key. Because there is no body to take the key from, the
+key is the message's KEYS property: the value of the key column, or the values of several key columns, separated by a
+space as RocketMQ separates keys.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from reput_plugins.spark_export.typed.table_specs import KEY_COLUMN, TableSpec
 __all__ = ["DELETED", "newest_changes", "read_changes", "refuse_null_keys", "tombstones"]
 
 DELETED = "_deleted"
-NO_KEYS = "the message has no KEYS, which are the key"
+NO_KEYS = "the message has no KEYS to use as the key"
 
 
 def tombstones(keys: pa.Array, spec: TableSpec, rows: pa.Schema) -> Decoded:
-    """Return for each empty body, by its KEYS property, the table's own columns: only those of the key are not null.
+    """Return a row of the columns *rows* for each empty body: the key columns have its KEYS property, the others null.
 
-    *rows*: these columns. The KEYS that are no key are refused with a reason.
+    KEYS that are not a value of the key are refused with a reason.
     """
     if KEY_COLUMN in spec.key_columns:
-        # The key is no column of the body; the row has it from its message.
+        # The key does not come from the body, but from the message.
         return without_keys(keys, pa.table([pa.nulls(len(keys), field.type) for field in rows], schema=rows))
 
     def attempt(texts: pa.Array) -> pa.Table:
@@ -56,7 +56,7 @@ def tombstones(keys: pa.Array, spec: TableSpec, rows: pa.Schema) -> Decoded:
 
 
 def refuse_null_keys(decoded: Decoded, keys: pa.Array, spec: TableSpec) -> Decoded:
-    """Return the bodies that fit, and moreover have a key. *keys*: the KEYS property of every body."""
+    """Return *decoded* without the bodies whose key is null. *keys*: the KEYS property of every body."""
     if KEY_COLUMN in spec.key_columns:
         chosen = keys.take(pa.array(decoded.kept))
         found = without_keys(chosen, decoded.rows)
@@ -75,14 +75,14 @@ def refuse_null_keys(decoded: Decoded, keys: pa.Array, spec: TableSpec) -> Decod
 
 
 def without_keys(keys: pa.Array, rows: pa.Table) -> Decoded:
-    """Return *rows* as decoded, those without KEYS refused."""
+    """Return *rows* as a `Decoded` in which rows without KEYS are refused."""
     null = empty_to_null(keys).is_null().to_numpy(zero_copy_only=False)
     kept = np.flatnonzero(~null)
     return Decoded(rows.filter(pa.array(~null)), kept, [(int(at), NO_KEYS) for at in np.flatnonzero(null)])
 
 
 def empty_to_null(texts: pa.Array) -> pa.Array:
-    """Return *texts* with null in place of empty ones."""
+    """Return *texts* with empty texts replaced by null."""
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
 
 
@@ -101,9 +101,9 @@ def read_changes(location: LakeLocation, names: Sequence[str]) -> list[pa.Table]
 
 
 def newest_changes(changes: Sequence[pa.Table], key: Sequence[str], offset: str) -> pa.Table:
-    """Return of each key the change that lies last in the log.
+    """Return the last change of each key, in the order of the log.
 
-    *offset*: the column, or field of a struct (``column.field``), of the offset in the log, which no two changes share.
+    *offset*: the column, or field of a struct (``column.field``), with the commit-log offset, which is unique.
     """
     table = pa.concat_tables(changes)
     column, _, field = offset.partition(".")

@@ -1,7 +1,7 @@
-"""Registry: schemas from a schema registry (Confluent's API), by the client that its makers keep.
+"""Registry: schemas from a schema registry (Confluent's API), through Confluent's own client.
 
-What the registry does not have is known: bodies that name such a schema are dead letters. If it does not answer, or
-refuses access, nothing is known, and the export stops.
+If the registry answers that it does not have a schema, bodies that name this schema are dead letters. If the registry
+does not answer or refuses access, the export stops, because it cannot tell whether bodies fit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from reput_plugins.spark_export.typed.table_specs import TableSpec
 
 __all__ = ["RegisteredSchema", "Registry"]
 
-# Of an answer 404, these say that there is no such subject, version or schema; others say that this is no registry.
+# With status 404, these codes mean "no such subject, version or schema"; other codes mean "not a registry".
 ABSENT_CODES = (40401, 40402, 40403)
 DEFAULTS = {"max.retries": 2, "timeout": 10}
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
-    """A schema as text. *references* has the text of each other schema that it imports, by the name it uses."""
+    """A schema as text. *references* maps the names of imported schemas to their texts."""
 
     text: str
     references: dict[str, str] = {}
 
 
 class Registry:
-    """The registry of one table. It remembers what it was told, and asks once for each schema."""
+    """The registry of one table. It caches answers, and asks once for each schema."""
 
     def __init__(self, address: str, subject: str, settings: dict[str, str], table: str) -> None:
         require_library("confluent_kafka", "httpx2")
@@ -42,7 +42,7 @@ class Registry:
         parts = urlsplit(address)
         host = parts.netloc.rpartition("@")[2]
         self.shown = f"{parts.scheme}://{host}{parts.path}"
-        # Secrets stay in the environment: "$NAME" in a setting names a variable.
+        # Secrets can stay in the environment: "$NAME" in a setting names a variable.
         given: dict[str, Any] = {name: os.path.expandvars(value) for name, value in settings.items()}
         for name, value in DEFAULTS.items():
             given[name] = type(value)(given.get(name, value))
@@ -62,14 +62,14 @@ class Registry:
         """Return the newest schema of the subject.
 
         Raises:
-            ConfigError: there is none, or it is of another kind than *kind* (``AVRO``, ``PROTOBUF``, ``JSON``).
+            ConfigError: there is no schema, or it is of another kind than *kind* (``AVRO``, ``PROTOBUF``, ``JSON``).
             DispatcherError: the registry does not answer.
         """
         found = self.ask(lambda: self.client.get_latest_version(self.subject))
         if found is None:
             raise ConfigError(
                 f"the registry has no such subject: table={self.table} registry={self.shown} subject={self.subject}",
-                "Name it with subject.",
+                "Name the subject with the key `subject`.",
             )
         if found.schema.schema_type != kind:
             raise ConfigError(
@@ -79,7 +79,7 @@ class Registry:
         return self.with_references(found.schema)
 
     def by_id(self, schema_id: int, kind: str) -> tuple[RegisteredSchema | None, str]:
-        """Return the schema of an id, or None and the reason why there is none.
+        """Return the schema with an id, or None and the reason why there is none.
 
         Raises:
             DispatcherError: the registry does not answer.
@@ -87,7 +87,7 @@ class Registry:
         if schema_id not in self.known:
             found = self.ask(lambda: self.client.get_schema(schema_id))
             if found is None:
-                self.known[schema_id] = None, f"the registry has no schema of this id: id={schema_id}"
+                self.known[schema_id] = None, f"the registry has no schema with this id: id={schema_id}"
             elif found.schema_type != kind:
                 self.known[schema_id] = None, f"the schema is of another kind: id={schema_id} kind={found.schema_type}"
             else:
@@ -95,7 +95,7 @@ class Registry:
         return self.known[schema_id]
 
     def with_references(self, schema: Any) -> RegisteredSchema:
-        """Return a schema with those that it imports, directly or through others."""
+        """Return a schema together with those that it imports, directly or through others."""
         references: dict[str, str] = {}
         waiting = list(schema.references or ())
         while waiting:
@@ -113,10 +113,10 @@ class Registry:
         return RegisteredSchema(schema.schema_str, references)
 
     def ask(self, question: Any) -> Any:
-        """Return the answer to *question*, None if the registry says that there is none.
+        """Return the registry's answer; None if it answers that there is no such subject, version or schema.
 
         Raises:
-            DispatcherError: it gives no answer, or refuses access.
+            DispatcherError: the registry does not answer, or refuses access.
         """
         import httpx2
         from confluent_kafka.schema_registry.error import SchemaRegistryError
@@ -130,6 +130,6 @@ class Registry:
         except (OSError, httpx2.HTTPError) as error:
             reason = str(error) or type(error).__name__
         raise DispatcherError(
-            f"the schema registry gives no answer: table={self.table} registry={self.shown} error={reason}",
-            "Nothing was exported that needs it; the next run continues where the table ends.",
+            f"the schema registry does not answer: table={self.table} registry={self.shown} error={reason}",
+            "Bodies that need the registry were not exported; the next run continues where the table ends.",
         ) from None

@@ -15,7 +15,7 @@ class ResolvedTable(msgspec.Struct, frozen=True):
 
     Attributes:
         schema: the columns of its bodies, with types that a lake can hold.
-        source: the schema in its own language: Avro's JSON, or protobuf's descriptors.
+        source: the schema in its original form: Avro's JSON, or protobuf's descriptors.
         message: full name of the protobuf message.
     """
 

@@ -52,7 +52,7 @@ def resolve(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int, 
         kind = None if at < 0 else found.schema.field(at).type
         if kind is None or not any(test(kind) for test in KEY_TYPES):
             raise ConfigError(
-                f"a key consists of columns of whole numbers, texts or dates: table={spec.name} key={name} "
+                f"a key column must hold whole numbers, texts or dates: table={spec.name} key={name} "
                 f"type={'none' if kind is None else kind}",
                 f"Columns are: {', '.join(found.schema.names)}.",
             )
@@ -68,7 +68,7 @@ def resolve(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int, 
                 key == "partition_by" and (pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
             ):
                 raise ConfigError(
-                    f"a column of this type cannot be used so: table={spec.name} {key}={name} type={kind}"
+                    f"a column of this type cannot be used for {key}: table={spec.name} {key}={name} type={kind}"
                 )
     return found
 
@@ -97,10 +97,10 @@ def resolved(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int,
 
 
 def inferred(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int, until: int) -> pa.Schema:
-    """Return the fields of the table, and after them those that only the next bodies have.
+    """Return the fields of the table, followed by further fields of the next bodies.
 
     Raises:
-        ConfigError: there is neither a table nor a body.
+        ConfigError: there is neither a table nor a body to infer fields from.
     """
     bodies = sample(spec, log, begin, until)
     if spec.format == "json":
@@ -147,7 +147,7 @@ def refuse_for_format(table: ResolvedTable) -> None:
     """Refuse columns that the format's reader cannot fill.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is such a column.
     """
     spec = table.spec
     refused = {"json": (pa.types.is_map, pa.types.is_binary), "csv": NESTED}.get(spec.format, ())
@@ -161,7 +161,7 @@ def refuse_for_format(table: ResolvedTable) -> None:
 
 
 def parts(name: str, kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
-    """Return the name and type of a column and of everything in it."""
+    """Return name and type of a column, and of each part of a nested one."""
     found = [(name, kind)]
     if pa.types.is_struct(kind):
         for field in kind:

@@ -60,7 +60,7 @@ class TablePlan(msgspec.Struct, frozen=True):
     """What a worker needs for one table.
 
     Attributes:
-        rows: the columns that it writes for a body, with the table's types.
+        rows: the columns that the worker writes for a body, with the table's types.
         store_name: value of the column ``store`` in its rows.
         store_id, dead_store_id: the store's id in the table, and in the dead letters.
     """
@@ -80,7 +80,7 @@ class TablePlan(msgspec.Struct, frozen=True):
 
 
 def log_columns(spec: TableSpec) -> LogColumns:
-    """Return where the rows of a table have the columns of the log."""
+    """Return under which names the table has the columns of the log."""
     return LogColumns(LOG_STRUCT) if spec.prefix is None else LogColumns(None, spec.prefix)
 
 
@@ -97,10 +97,10 @@ def log_fields(spec: TableSpec) -> list[pa.Field]:
 
 
 def layout_of(spec: TableSpec) -> FileLayout:
-    """Return how the rows of a table lie in its files."""
+    """Return the layout of the table's files."""
     before = f"{LOG_STRUCT}." if spec.prefix is None else spec.prefix
     return FileLayout(
-        # The driver puts the rows of a keyed table into their partitions.
+        # The driver partitions the rows of a keyed table when it merges them.
         partition_columns=() if spec.key_columns else spec.partition_by,
         dictionary=tuple(before + name for name in REPEATED),
         statistics=(*(before + name for name in STATISTICS_OF_LOG), *spec.cluster_by),
@@ -115,7 +115,7 @@ def write_tables(
     """Write the rows of the records that begin in [begin, until) into files of the tables, and force them to disk.
 
     Returns:
-        For each table its files and those of its dead letters; and the damaged ranges that were skipped.
+        For each table, its files and the files of its dead letters; and the damaged ranges that were skipped.
 
     Raises:
         DamagedStore: some bytes are not records, or fail their CRC, and the options do not allow skipping them.
@@ -154,7 +154,7 @@ class TableFiles:
         self.dead = PartitionWriters(plan.dead_location, file_name, DEAD_LAYOUT)
 
     def add(self, parts: RecordParts, chosen: Array) -> None:
-        """Write the records of one window that are the table's."""
+        """Write those records of one window that belong to the table."""
         rows = np.intersect1d(self.row_filter.rows(parts), chosen, assume_unique=True)
         for first in range(0, len(rows), self.batch_rows):
             for batch in self.records.decode(parts, rows[first : first + self.batch_rows]):
@@ -178,7 +178,7 @@ class TableFiles:
             self.add_decoded(batch, decoded)
 
     def add_decoded(self, batch: pa.RecordBatch, decoded: Decoded, deleted: bool = False) -> None:
-        """Write the bodies of one batch; *deleted*: they are empty and remove the rows of their keys."""
+        """Write the decoded bodies of one batch. *deleted*: the bodies are empty, and remove the rows of their keys."""
         if decoded.refused:
             self.add_dead(batch, decoded.refused)
         if len(decoded.kept):
@@ -223,14 +223,14 @@ class TableFiles:
 
 
 def days_of(store_times: pa.Array) -> pa.Array:
-    """Return the days of store times, null where readers cannot represent one."""
+    """Return the days of store times; null for a day that readers cannot represent."""
     days = pc.floor(pc.divide(store_times.cast(pa.int64()).cast(pa.float64()), DAY_MICROSECONDS)).cast(pa.int32())
     held = pc.and_(pc.greater_equal(days, YEAR_ONE), pc.less_equal(days, YEAR_LAST))
     return pc.if_else(held, days, pa.scalar(None, pa.int32())).cast(DATE_TYPE)
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Yield the values of the partition columns as a transaction has them, with the rows that have them."""
+    """Yield the values of the partition columns, in the form of transactions, with the rows of each partition."""
     group = np.zeros(table.num_rows, np.int64)
     texts: list[list[str | None]] = []
     for name in columns:
@@ -249,6 +249,6 @@ def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tupl
         number, found = int(group[begin]), []
         for values in reversed(texts):
             number, at = divmod(number, max(len(values), 1))
-            # An empty text is null in the transactions of Delta.
+            # Delta's transactions store an empty text as null.
             found.append(values[at] or None)
         yield tuple(reversed(found)), table.slice(begin, end - begin)

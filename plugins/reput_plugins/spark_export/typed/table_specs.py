@@ -5,7 +5,7 @@
     format = "json"
     schema = "orders.json"          # a file beside this one, the address of a schema registry, or "infer"
 
-The table of that name lies in the folder of that name in the lake, its dead letters in ``NAME.dead_letters``.
+The table lies in the folder ``NAME`` of the lake, here ``orders``, and its dead letters in ``NAME.dead_letters``.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ INFER = "infer"
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 TAGS = re.compile(r"\s*[^|\s]+(\s*\|\|\s*[^|\s]+)*\s*")
-# In a folder of these names other programs, and reput, look for what a table consists of.
+# Readers, reput among them, expect the metadata of a table in a folder with one of these names.
 RESERVED_NAMES = ("_delta_log", "metadata")
 PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DATE_COLUMN = "_date"
-# In place of key columns: the message's KEYS property, which is then a column of its own.
+# Given as the key, this means the message's KEYS property, which then becomes a column.
 KEYS = "keys"
 KEY_COLUMN = "_key"
 
-# Without these a table could not be continued: they name the record, and are the marks of the log.
+# A table needs these columns to be continued: they identify the record, and serve as marks of the log.
 NEEDED_LOG_COLUMNS = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "bodyCRC", "storeTimestamp")
 LOG_COLUMNS = (
     *NEEDED_LOG_COLUMNS,
@@ -60,20 +60,20 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         name: folder in the lake.
-        topic: a topic; *topics*: several. One of the two is given.
+        topic, topics: one topic, or several. Exactly one of the two is given.
         format: encoding of the bodies.
         schema: a schema file, the address of a schema registry (``http://…``), or "infer"; absent for text.
         subject: subject in the registry; None: ``TOPIC-value``.
         registry: further settings of the registry's client, such as ``ssl.ca.location``.
         message: full name of the protobuf message; None: the only message of the file, or its first.
-        framing: what stands before the encoded fields: "none"; "confluent": a zero byte and the schema's id;
+        framing: the bytes before the encoded fields: "none"; "confluent": a zero byte and the schema's id;
             "single_object": Avro's mark and the schema's fingerprint. None: "confluent" with a registry, else "none".
-        delimiter: between the values of a CSV record.
+        delimiter: the character between the values of a CSV record.
         tags: only messages with one of these tags, as ``a || b``.
         mode: "append": a row per message; "upsert": the newest row of each key, an empty body removes it.
         key: for "upsert": columns of the bodies; or "keys": the message's KEYS property, which is the column ``_key``.
-        columns: the log's own columns; those that name the record are always there.
-        prefix: None: the log's columns are the fields of one struct column ``_log``; else columns with this prefix.
+        columns: columns of the log; those that identify the record are always included.
+        prefix: put before the names of the log's columns; None: these are fields of the struct column ``_log`` instead.
         partition_by: columns of the table; ``_date`` is the day of the store time in UTC.
         cluster_by: columns by which the rows of a file are sorted.
     """
@@ -100,32 +100,34 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not TABLE_NAME.fullmatch(self.name):
             self.refuse("name", self.name, "A table's name consists of letters, digits, '_' and '-'.")
         if self.name.lower() in RESERVED_NAMES:
-            self.refuse("name", self.name, "The folder of that name belongs to a table itself; choose another.")
+            self.refuse("name", self.name, "A folder of this name holds the metadata of a table; choose another name.")
         if bool(self.topic) == bool(self.topics):
             self.refuse("topic", self.topic, "Give either topic or topics.")
         if (self.schema is None) != (self.format == "text"):
-            self.refuse("schema", self.schema, 'A file, a registry or "infer"; a table of texts has no schema.')
+            self.refuse("schema", self.schema, 'Give a file, a registry or "infer"; the format text has no schema.')
         if self.schema == INFER and self.format not in ("json", "csv", "msgpack"):
-            self.refuse("schema", INFER, f"Bodies of the format {self.format} do not show their fields; give a schema.")
+            self.refuse("schema", INFER, f"Fields cannot be inferred from the format {self.format}; give a schema.")
         if self.framing not in (None, "none") and self.format not in ("avro", "protobuf", "json"):
-            self.refuse("framing", self.framing, f"Bodies of the format {self.format} have none.")
+            self.refuse("framing", self.framing, f"Bodies of the format {self.format} have no framing.")
         if self.framing == "single_object" and self.format != "avro":
-            self.refuse("framing", self.framing, "Only Avro has it.")
+            self.refuse("framing", self.framing, "Only Avro has this framing.")
         if is_registry(self.schema) and self.format not in ("avro", "protobuf", "json"):
-            self.refuse("schema", self.schema, "A registry has schemas of Avro, protobuf and JSON.")
+            self.refuse("schema", self.schema, "A registry has only schemas of Avro, protobuf and JSON.")
         if self.message is not None and self.format != "protobuf":
-            self.refuse("message", self.message, "Only protobuf has it.")
+            self.refuse("message", self.message, "Only protobuf has messages.")
         if bool(self.key) != (self.mode == "upsert"):
-            self.refuse("key", self.key or None, 'mode = "upsert" has key = ["…"] or key = "keys", others have none.')
+            self.refuse(
+                "key", self.key or None, 'Give key = ["…"] or key = "keys" with mode = "upsert", and only then.'
+            )
         if len(self.delimiter) != 1:
-            self.refuse("delimiter", self.delimiter, "One character.")
+            self.refuse("delimiter", self.delimiter, "Give one character.")
         if self.tags is not None and not TAGS.fullmatch(self.tags):
             self.refuse("tags", self.tags, 'Write tags = "paid || shipped".')
         if self.prefix is not None and not PREFIX.fullmatch(self.prefix):
-            self.refuse("prefix", self.prefix, "Letters, digits and '_'.")
+            self.refuse("prefix", self.prefix, "Use letters, digits and '_'.")
         for name in self.columns:
             if name not in LOG_COLUMNS:
-                self.refuse("columns", name, f"The log has: {', '.join(LOG_COLUMNS)}.")
+                self.refuse("columns", name, f"The log has the columns {', '.join(LOG_COLUMNS)}.")
 
     def refuse(self, key: str, value: object, advice: str) -> None:
         """Refuse one key of the table.
@@ -133,7 +135,7 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"a typed table cannot be made so: table={self.name} {key}={value}", advice)
+        raise ConfigError(f"a typed table cannot be made like this: table={self.name} {key}={value}", advice)
 
     @property
     def all_topics(self) -> tuple[str, ...]:
@@ -148,12 +150,12 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key, none for a row per message."""
+        """The columns of the key; empty with a row per message."""
         return (KEY_COLUMN,) if self.key == KEYS else tuple(self.key)
 
     @property
     def wanted_tags(self) -> tuple[str, ...] | None:
-        """The tags to choose, None for all messages."""
+        """The tags of the chosen messages; None: all messages are chosen."""
         return None if self.tags is None else tuple(tag.strip() for tag in self.tags.split("||"))
 
     @property
@@ -203,32 +205,32 @@ def spec_of(name: str, keys: Any) -> TableSpec:
     """Return one table."""
     known = set(TableSpec.__struct_fields__) - {"name"}
     if not isinstance(keys, Mapping):
-        raise ConfigError(f"a table consists of keys: table={name} value={keys!r}", "Write [tables.NAME].")
+        raise ConfigError(f"a table must consist of keys: table={name} value={keys!r}", "Write [tables.NAME].")
     for key in keys:
         if key not in known:
             raise ConfigError(
                 f"a table has an unknown key: table={name} {key}={keys[key]!r}",
                 f"Keys are: {', '.join(sorted(known))}.",
             )
-    # The rows of a key would move from day to day.
+    # Keyed tables are not partitioned by day, because each change would move its row to another day.
     places: dict[str, Any] = {"partition_by": ()} if keys.get("mode") == "upsert" else {}
     try:
         return msgspec.convert({"name": name, **places, **keys}, TableSpec)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a typed table cannot be made so: table={name} error={error}") from None
+        raise ConfigError(f"a typed table cannot be made like this: table={name} error={error}") from None
 
 
 def refuse_equal_names(specs: Sequence[TableSpec]) -> None:
-    """Refuse names that some file systems would not tell apart."""
+    """Refuse names that differ only in case, because some file systems do not distinguish them."""
     seen: dict[str, str] = {}
     for spec in specs:
         other = seen.setdefault(spec.name.lower(), spec.name)
         if other != spec.name:
-            raise ConfigError(f"two tables differ in case only: table={other} table={spec.name}")
+            raise ConfigError(f"two tables differ only in case: table={other} table={spec.name}")
 
 
 def in_folder(spec: TableSpec, folder: Path) -> TableSpec:
-    """Return a table whose schema file is named from the current folder."""
+    """Return a table whose schema file is relative to the current folder."""
     if spec.schema in (None, INFER) or is_registry(spec.schema):
         return spec
     return msgspec.structs.replace(spec, schema=str((folder / str(spec.schema)).absolute()))

@@ -1,4 +1,4 @@
-"""A folder of typed tables: how it is known, so that nobody takes it for a table of the log."""
+"""A folder of typed tables: how to recognise one, so that it is not used as a table of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse_typed_tables(folder: LakeLocation) -> None:
     """Refuse a folder of typed tables as the place of a table of the log.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: *folder* holds typed tables.
     """
     tables = typed_tables(folder)
     if tables:

@@ -1,7 +1,8 @@
 """Exports of typed tables: bring every table up to the log's end, or keep them there.
 
-Each table records its own end. An export begins at the least of them; a table that is further on, because a crash came
-between two commits or because it is older than another, takes no part until the others have reached it.
+Each table records its own end, and an export begins at the lowest one. Some tables may be ahead, because a crash came
+between two commits or because another table was added later. A table that is ahead waits until the others have reached
+its end.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from reput_plugins.spark_export.typed.typed_sink import TypedPlan, lakes_of
 
 __all__ = ["OpenTables", "TableReport", "open_tables"]
 
-# The driver merges the changes of so much of the log at once, in memory.
+# The largest part of the log whose changes the driver merges at once, in memory.
 KEYED_BYTES_MAX = 256 << 20
 RunJob = Callable[[TypedPlan, int, int], None]
 
 
 class TableReport(msgspec.Struct, frozen=True):
-    """What an export added to one typed table: *records*, and *dead_letters* that did not fit."""
+    """What an export added to one typed table: *records*, and as *dead_letters* the bodies that did not fit."""
 
     table: str
     records: int
@@ -49,7 +50,7 @@ class TableReport(msgspec.Struct, frozen=True):
 
 
 class OpenTable:
-    """One typed table that is being kept.
+    """One typed table during an export.
 
     Attributes:
         end: commit-log offset up to which the table, and its dead letters, have the log; None: it is new.
@@ -65,9 +66,10 @@ class OpenTable:
         self.added: list[tuple[Commit | None, Commit | None]] = []
 
     def find_end(self) -> None:
-        """Find the table's end, and cut dead letters back that are ahead of it.
+        """Find the table's end, and remove dead letters that are ahead of it.
 
-        A crash between the two commits of a range leaves them so. The range is decoded again, maybe by another schema.
+        Dead letters are ahead after a crash between the two commits of a range. The range is decoded again, perhaps
+        with another schema.
         """
         table, dead = find_table(self.rows.location), find_table(self.dead.location)
         self.end = None if table is None else self.rows.committed(table)
@@ -79,7 +81,7 @@ class OpenTable:
             self.dead.truncate(cursor, [mark for mark in known if mark.end <= at])
 
     def create(self, log: LogTable, begin: int, until: int) -> None:
-        """Make table and dead letters if there are none, and add columns that the schema has in addition."""
+        """Create the table and its dead letters if they are missing; otherwise add new columns of the schema."""
         table = find_table(self.rows.location)
         kept = None if table is None else table.schema()
         self.resolved = resolve(self.spec, kept, log, begin, until)
@@ -102,7 +104,7 @@ class OpenTables:
     """The typed tables of one export.
 
     Attributes:
-        begin: where the export begins: the least of the tables' ends.
+        begin: the lowest of the tables' ends, where the export begins.
     """
 
     def __init__(self, tables: Sequence[OpenTable], log: LogTable, options: TableOptions, export_name: str) -> None:
@@ -112,7 +114,7 @@ class OpenTables:
         self.export_name = export_name
 
     def ends(self) -> list[int]:
-        """Return for each table where its next record begins."""
+        """Return the end of each table, where its next record begins."""
         offset_min, strict = self.log.offset_min, self.options.fail_on_data_loss
         return [offset_min if t.end is None else pass_trimmed(t.end, offset_min, strict) for t in self.tables]
 
@@ -121,7 +123,7 @@ class OpenTables:
         return min(self.ends())
 
     def create(self, until: int) -> None:
-        """Make what is missing, for an export up to *until*."""
+        """Create missing tables and columns for an export up to *until*."""
         for table, begin in zip(self.tables, self.ends(), strict=True):
             table.create(self.log, begin, until)
 
@@ -143,10 +145,10 @@ class OpenTables:
                 table.end = end
 
     def found(self, lake: Lake, end: int) -> Commit:
-        """Return what a table got by the transaction that brought it to *end*.
+        """Return the additions of the transaction that brought a table to *end*.
 
         Raises:
-            DispatcherError: the table does not show it.
+            DispatcherError: the table has no such transaction.
         """
         added = lake.last_commit(open_table(lake.location), end)
         if added is None:
@@ -161,12 +163,12 @@ class OpenTables:
         return tuple(sorted(found, key=lambda damaged: damaged.begin))
 
     def reports(self) -> tuple[TableReport, ...]:
-        """Return what each table got since the last call."""
+        """Return the additions to each table since the last call."""
         return tuple(report_of(table) for table in self.tables)
 
 
 def report_of(table: OpenTable) -> TableReport:
-    """Return what one table got since the last call."""
+    """Return the additions to one table since the last call."""
     added, table.added = table.added, []
     rows = [commit for commit, _ in added if commit is not None]
     dead = [commit for _, commit in added if commit is not None]
@@ -202,7 +204,7 @@ def open_tables(
     folder = LakeLocation.of(lake, storage_options)
     if format_of_folder(folder) is not None or find_table(folder) is not None:
         raise ConfigError(
-            f"the lake is itself a table, of the whole log: lake={folder.address}",
+            f"the lake is a table of the whole log, not a folder of tables: lake={folder.address}",
             "Name a separate folder for typed tables.",
         )
     options = table_options(fail_on_data_loss=fail_on_data_loss, on_corruption=on_corruption)

@@ -1,8 +1,8 @@
-"""TypedLake: the Delta table of one typed table, or of its dead letters, with the exactness of the log's own table.
+"""TypedLake: the Delta table of one typed table, or of its dead letters, with each record exactly once.
 
-Its transactions carry the log's end as those of `Lake` do. Two tables belong together: the dead letters are committed
-first. If a crash comes between the two transactions, the dead letters are ahead, and are cut back before the range is
-exported again.
+Its transactions record the end of the log as those of `Lake` do. A table and its dead letters belong together; the dead
+letters are committed first. After a crash between the two transactions, the dead letters are ahead, and are cut back
+before the range is exported again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TypedLake(Lake):
     """One export of one store into one typed table.
 
     Attributes:
-        kind: format of the bodies, or "dead_letters"; a table keeps it.
+        kind: format of the bodies, or "dead_letters"; it cannot change.
         cluster_by: columns by which the rows of a file are sorted.
-        key: columns of which the table has each value once; none: a row per message.
+        key: columns whose values are unique in the table; empty: a row per message.
     """
 
     has_watermarks = False
@@ -67,7 +67,7 @@ class TypedLake(Lake):
         return [*(self.columns.name(name) for name in STATISTICS_OF_LOG), *own]
 
     def settings(self) -> dict[str, str]:
-        """Return the properties by which the table is known again."""
+        """Return the properties by which later exports recognise the table."""
         kept = {TABLE_SETTING: self.kind, CLUSTER_SETTING: ",".join(self.cluster_by)}
         return {**kept, KEY_SETTING: ",".join(self.key)} if self.key else kept
 
@@ -77,7 +77,7 @@ class TypedLake(Lake):
         kept = table.properties().get(TABLE_SETTING)
         if kept != self.kind:
             raise ConfigError(
-                f"the table holds something else: lake={self.location.address} kept={kept or 'the log'} "
+                f"the table is of another kind: lake={self.location.address} kept={kept or 'the log'} "
                 f"asked={self.kind}",
                 "Name a separate table.",
             )
@@ -90,11 +90,11 @@ class TypedLake(Lake):
             )
 
     def export_words(self, table: LakeTable) -> list[str]:
-        """Return the words of the command line for the folder of tables; only the user knows the file of tables."""
+        """Return the command line's words for the folder of tables. The file of tables is unknown here."""
         return [self.location.address.rpartition("/")[0], "--tables", "FILE", *self.name_words()]
 
     def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
-        """Return the table with the columns and fields added that *schema* has in addition.
+        """Return the table after adding the columns and fields that only *schema* has.
 
         Raises:
             ConfigError: a column has another type; the message shows every difference.
@@ -108,5 +108,5 @@ class TypedLake(Lake):
 
 
 def is_typed(table: LakeTable) -> bool:
-    """Return whether a table of reput's is a typed one, or the dead letters of one, and not that of the log."""
+    """Return whether a table is a typed table or its dead letters, not the table of the log."""
     return TABLE_SETTING in table.properties()

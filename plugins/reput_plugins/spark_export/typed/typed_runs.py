@@ -1,24 +1,21 @@
-"""Runs: one export of typed tables up to the log's end, or one that keeps them there, with Spark's workers."""
+"""Runs: export typed tables up to the log's end, once or continuously, with Spark's workers."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_plugins.spark_export import spark_session
+from reput_plugins.spark_export import spark_job, spark_session
+from reput_plugins.spark_export.commit_pacer import COMMIT_BYTES, COMPACT_INTERVAL_MS, CommitPacer
 from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
+from reput_plugins.spark_export.spark_job import Progress
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN
 from reput_plugins.spark_export.typed.typed_job import OpenTables, TableReport, open_tables
 from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 __all__ = ["export_tables", "follow_tables"]
-
-Progress = Callable[[int, int], None]
-# The arguments of `run_job`.
-RunJob = Callable[..., None]
 
 
 def export_tables(
@@ -29,14 +26,12 @@ def export_tables(
     until: int | None,
     settings: Mapping[str, str],
     on_progress: Progress | None,
-    run_job: RunJob,
-    class_archive_bytes: int,
     **chosen: Any,
 ) -> dict[str, Any]:
     """Bring typed tables up to the durable end of the log, and return the fields of the report.
 
     Args:
-        run_job: does one range with Spark.
+        run_job: exports one range with Spark.
         class_archive_bytes: from this size on, an export makes a class-data archive.
         chosen: the other arguments of `export`.
 
@@ -49,14 +44,14 @@ def export_tables(
     opened = open_tables(store, lake, tables, **chosen)
     begin, end = opened.begin, opened.log.find_durable_end()
     end = max(begin, end if until is None else min(end, until))
-    worthwhile = end - begin >= class_archive_bytes
     if begin < end:
+        worthwhile = end - begin >= spark_session.CLASS_ARCHIVE_BYTES
         with spark_session.spark_session(settings, f"reput export {store}", make_class_archive=worthwhile) as session:
-            # Only once Spark runs: otherwise a failed start would leave empty tables.
+            # Create the tables only when Spark runs: otherwise a failed start would leave empty tables.
             opened.create(end)
 
             def run(plan: TypedPlan, first: int, last: int) -> None:
-                run_job(session, plan, first, last, on_progress)
+                spark_job.run_job(session, plan, first, last, on_progress)
 
             opened.export(end, run)
     else:
@@ -77,7 +72,7 @@ def export_tables(
 
 
 def sums(reports: Sequence[TableReport]) -> dict[str, int]:
-    """Return what all tables got together."""
+    """Return the sums of what was added to all tables."""
     return {
         "records": sum(report.records for report in reports),
         "files": sum(report.files for report in reports),
@@ -93,18 +88,13 @@ def follow_tables(
     settings: Mapping[str, str],
     interval_ms: int,
     on_progress: Progress | None,
-    run_job: RunJob,
-    commit_bytes: int,
-    batch_bytes_max: int,
-    look_seconds: float,
-    compact_interval_ms: int,
     **chosen: Any,
 ) -> Iterator[dict[str, Any]]:
     """Bring typed tables up to the durable end of the log and keep them there; yield the fields of each row.
 
-    The arguments are those of `follow` and its constants.
+    The arguments are those of `follow`.
 
-    Fields are looked for before each range, so a table whose schema is inferred gets new ones while it is followed.
+    Fields are inferred before each range, so a table with an inferred schema gets new fields during the run.
 
     Raises:
         ConfigError: a table cannot be made as described.
@@ -113,40 +103,23 @@ def follow_tables(
     """
     began = time.monotonic()
     opened = open_tables(store, lake, tables, **chosen)
-    log = opened.log
-    first = done = end = opened.begin
-    kept = maintenances(opened, compact_interval_ms, VACUUM_HOURS)
-    committed_at: float | None = None
-    # Never set: files give no signal when they grow, so the loop polls.
-    nothing = threading.Event()
+    pacer = CommitPacer(opened.log, opened.begin, interval_ms, on_progress)
+    kept = maintenances(opened, COMPACT_INTERVAL_MS, VACUUM_HOURS)
     with spark_session.spark_session(settings, f"reput export {store}") as session:
 
         def run(plan: TypedPlan, low: int, high: int) -> None:
-            run_job(session, plan, low, high, None, split_bytes=commit_bytes)
+            spark_job.run_job(session, plan, low, high, None, split_bytes=COMMIT_BYTES)
 
         while True:
-            end = max(end, log.find_durable_end())
-            now = time.monotonic()
-            is_time = committed_at is None or now - committed_at >= interval_ms / 1000
-            if on_progress is not None:
-                on_progress(done - first, end - first)
-            if end - done < (1 if is_time else commit_bytes):
-                nothing.wait(look_seconds)
-                continue
-            until = end
-            if end - done > batch_bytes_max:
-                until = log.next_record(done + batch_bytes_max, end)
-            begin = done
+            begin, until = pacer.next_range()
             opened.create(until)
             opened.export(until, run)
-            done, committed_at = until, time.monotonic()
-            end = max(end, log.find_durable_end())
-            lag = log.lag(done, end)
+            lag = pacer.committed(until)
             damage, reports = opened.damage(), opened.reports()
             now = time.monotonic()
             yield {
                 "begin": begin,
-                "until": done,
+                "until": until,
                 **sums(reports),
                 "seconds": round(now - began, 3),
                 "table_version": 0,
@@ -162,7 +135,7 @@ def follow_tables(
 
 
 def maintenances(opened: OpenTables, interval_ms: int, vacuum_hours: int) -> list[Maintenance]:
-    """Return what maintains the tables and their dead letters."""
+    """Return the maintenance of each table and of its dead letters."""
     return [
         Maintenance(lake.location, interval_ms=interval_ms, vacuum_hours=vacuum_hours, date_column=DATE_COLUMN)
         for table in opened.tables

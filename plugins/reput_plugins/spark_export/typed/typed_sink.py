@@ -1,7 +1,7 @@
 """The files that Spark's workers write for typed tables, and the transactions in which the driver commits them.
 
-One scan of a range feeds all tables of the plan. Each table has a transaction of its own, which carries the end of the
-range; the dead letters come before the rows.
+One scan of a range feeds all tables of the plan. Each table is committed in its own transaction, which records the end
+of the range. Dead letters are committed before rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEAD_KIND = "dead_letters"
 
 
 class WrittenTables:
-    """The files of one task: for each table those of its rows and of its dead letters."""
+    """The files of one task: for each table, the files of its rows and of its dead letters."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
     """The task of an export of typed tables. Spark sends it to the workers with their function.
 
     Attributes:
-        run: part of the names of the run's files.
+        run: text that is part of the name of each file of this run.
     """
 
     store: str
@@ -83,7 +83,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
 
     @advice_noted()
     def commit_ranges(self, written: Sequence[WrittenTables]) -> None:
-        """Commit the files of *written*, each table in a transaction of its own, unless it has their records.
+        """Commit the files of *written*, each table in its own transaction, unless the table already has their records.
 
         Raises:
             DispatcherError: the ranges are not contiguous, or a table refuses the commit.
@@ -109,7 +109,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
         damage: Sequence[BadRange],
         keyed: bool = False,
     ) -> Commit | None:
-        """Commit the files of one table; remove them if they do not become part of it."""
+        """Commit the files of one table; remove files that the table does not use afterwards."""
         store = Path(self.store)
         lake = lake_of_store(location, self.export_name, store, store_id, make=make)
         added = None
@@ -125,7 +125,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
                 )
         finally:
             if added is None or keyed:
-                # A merge has written the rows into files of the table's own.
+                # The merge has copied the rows into other files, which belong to the table.
                 remove_unnamed(location, [file.path for file in files])
         return added
 
@@ -138,7 +138,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
 
 
 def lakes_of(spec: TableSpec) -> tuple[MakeLake, MakeLake]:
-    """Return what makes the table of *spec*, and that of its dead letters."""
+    """Return the constructors for the table of *spec* and for its dead letters."""
     rows = functools.partial(
         KeyedLake if spec.key_columns else TypedLake,
         kind=spec.format,

@@ -1,1 +1,1 @@
-"""The formats of bodies: each decodes many bodies into the columns of a table, and says which do not fit."""
+"""The formats of bodies: each decodes many bodies into columns, and reports the bodies that do not fit."""

@@ -1,11 +1,11 @@
 """Avro bodies as columns, by ``pyruhvro``, which decodes in Rust and raises if a body ends too early.
 
-It has no ``bytes`` and ``fixed``, so schemas with such a field, decimals among them, are decoded row by row with
-``fastavro``, at a twentieth of the speed.
+The library does not support the types ``bytes`` and ``fixed``, and therefore no decimals. Schemas with such a field are
+decoded row by row with ``fastavro``, at a twentieth of the speed.
 
-With a registry each body names the schema that wrote it. Bodies are decoded by their own schema, then brought to the
-table's columns by name: a field that the writer did not have is null. As in every Avro reader, bytes behind the last
-field are not looked at, because Avro does not say where a record ends.
+With a registry, each body names the schema with which it was written. Bodies are decoded by their own schema; the
+fields then become the table's columns by name, and a field that the writer did not have is null. As in every Avro
+reader, bytes after the last field are ignored, because Avro does not mark where a record ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reput_plugins.spark_export.typed.table_specs import TableSpec, is_registry
 
 __all__ = ["AvroBodies", "resolve_avro"]
 
-# Those that the library has under another name with the same encoding; others are decoded as what they are made of.
+# Logical types, and the name under which the library decodes them. Others are decoded as their underlying types.
 DECODED_LOGICAL = {
     "date": "date",
     "timestamp-millis": "timestamp-millis",
@@ -43,10 +43,10 @@ ERRORS = (ValueError, TypeError, OverflowError, EOFError, LookupError, Arithmeti
 
 
 def resolve_avro(spec: TableSpec) -> ResolvedTable:
-    """Return the table with the schema of its file, or the newest one of its subject.
+    """Return the table with the schema of its file, or with the newest schema of its registry subject.
 
     Raises:
-        ConfigError: the schema is not one of Avro, or a lake cannot hold a field.
+        ConfigError: the schema is not an Avro schema, or a lake cannot hold a field.
         DispatcherError: a library is missing, or the registry does not answer.
     """
     require_library("pyruhvro")
@@ -98,7 +98,7 @@ class AvroBodies:
         return unframed.whole(joined(parts, self.schema))
 
     def decode_by(self, payloads: pa.BinaryArray, source: str) -> Decoded:
-        """Return the columns of the bodies that the schema *source* wrote."""
+        """Return the columns of bodies that were written with the schema *source*."""
         if source not in self.readers:
             self.readers[source] = reader_of(source, self.spec.name)
         read = self.readers[source]
@@ -110,7 +110,7 @@ class AvroBodies:
 
 
 def reader_of(source: str, table: str) -> Callable[[list[bytes]], pa.Table]:
-    """Return what decodes bodies that the schema *source* wrote."""
+    """Return a function that decodes bodies that were written with the schema *source*."""
     found = msgspec.json.decode(source)
     plain = rewritten(found)
     if plain is None:
@@ -123,7 +123,7 @@ def reader_of(source: str, table: str) -> Callable[[list[bytes]], pa.Table]:
         try:
             return pa.Table.from_batches([pyruhvro.deserialize_array(bodies, schema)])
         except BaseException as error:
-            # The library's own class for this is not an Exception, and cannot be imported.
+            # The library raises a class that is not an Exception and cannot be imported.
             if type(error).__name__ == "PanicException":
                 raise ValueError(str(error)) from None
             raise
@@ -132,7 +132,7 @@ def reader_of(source: str, table: str) -> Callable[[list[bytes]], pa.Table]:
 
 
 def row_reader(found: Any, schema: pa.Schema) -> Callable[[list[bytes]], pa.Table]:
-    """Return what decodes bodies one by one."""
+    """Return a function that decodes bodies one by one."""
     require_library("fastavro")
     import fastavro
 
@@ -146,7 +146,7 @@ def row_reader(found: Any, schema: pa.Schema) -> Callable[[list[bytes]], pa.Tabl
 
 
 def rewritten(found: Any) -> Any:
-    """Return a schema with the same encoding that the library has, None if it has none: for bytes."""
+    """Return a schema of the same encoding that the library supports; None if there is none, as for bytes."""
     if isinstance(found, list):
         choices = [rewritten(choice) for choice in found]
         return None if None in choices else choices
@@ -170,7 +170,7 @@ def rewritten(found: Any) -> Any:
 
 
 def fingerprint(source: str) -> int:
-    """Return Avro's fingerprint of a schema."""
+    """Return Avro's CRC-64 fingerprint of a schema."""
     require_library("fastavro")
     from fastavro.schema import fingerprint as fingerprint_of
     from fastavro.schema import to_parsing_canonical_form

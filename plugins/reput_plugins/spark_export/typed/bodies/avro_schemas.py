@@ -1,4 +1,4 @@
-"""Avro schemas as types of columns."""
+"""Converts Avro schemas to types of columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def avro_fields(found: Any, table: str) -> pa.Schema:
     """Return the fields of an Avro record as columns.
 
     Raises:
-        ConfigError: it is not a record, or a field can have values of several types.
+        ConfigError: the schema is not a record, or a field can have values of several types.
     """
     kind = AvroSchema(table).type_of(found, "", "")
     if not pa.types.is_struct(kind):
@@ -45,7 +45,7 @@ def avro_fields(found: Any, table: str) -> pa.Schema:
 
 
 class AvroSchema:
-    """Types of an Avro schema. Named types are known once they are defined."""
+    """Converts the types of one Avro schema. A named type can be used after its definition."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -86,7 +86,7 @@ class AvroSchema:
         return LOGICAL[logical] if logical in LOGICAL else self.type_of(kind, place, namespace)
 
     def named_type(self, kind: str, found: dict[str, Any], place: str, namespace: str) -> pa.DataType:
-        """Return the type of a record, an enumeration or a number of bytes."""
+        """Return the type of a record, an enumeration or a fixed number of bytes."""
         if kind == "enum":
             return pa.string()
         if kind == "fixed":
@@ -105,4 +105,6 @@ class AvroSchema:
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"a field of the Avro schema is no column: table={self.table} field={place} reason={what}")
+        raise ConfigError(
+            f"a field of the Avro schema cannot be a column: table={self.table} field={place} reason={what}"
+        )

@@ -1,7 +1,7 @@
-"""Body decoders: a table's schema, once it is known, and the decoder of its format.
+"""Body decoders: chooses the decoder for a table's format and schema.
 
-The driver resolves the schema: it reads the file, asks the registry, or looks at the first bodies. Workers get the
-result, and read no schema file.
+The driver finds out the schema: it reads the file, asks the registry, or looks at the first bodies. Workers get the
+schema from the driver, and read no schema file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def make_decoder(table: ResolvedTable) -> BodyDecoder:
         return CsvBodies(table.schema, spec.delimiter)
     if spec.format == "text":
         return TextBodies()
-    # Imported here, because each needs a library of the extra ``typed``.
+    # Imported here, because each decoder needs a library of the extra ``typed``.
     if spec.format == "avro":
         from reput_plugins.spark_export.typed.bodies.avro_bodies import AvroBodies
 

@@ -1,8 +1,9 @@
-"""Decoding: what every decoder of bodies does, and how bodies that do not fit are found.
+"""Decoding: what all decoders of bodies share, and how they find bodies that do not fit.
 
-A decoder turns an array of bodies into columns as a whole. If that fails, some body does not fit. A decoder may have a
-quick test, which then refuses bodies one by one; what it lets pass is tried in halves, until the bodies that do not fit
-stand alone. So whether a body fits never depends on its neighbours, and a clean batch costs no Python object per row.
+A decoder turns a whole array of bodies into columns. If that fails, some body does not fit. Some decoders then run a
+quick test on each body and refuse those that fail it. The remaining bodies are decoded in halves, and halves of halves,
+until each body that does not fit is alone. So whether a body fits never depends on its neighbours, and a batch without
+bad bodies costs no Python object per row.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ __all__ = ["BodyDecoder", "Decoded", "QuickReason", "decode_halves", "joined", "
 REASON_LETTERS_MAX = 300
 
 Array = np.ndarray[Any, Any]
-# Returns why a body does not fit, and None if it may fit: it refuses no body that a decoder would take.
+# Returns why a body does not fit; None if it may fit. It never refuses a body that the decoder would accept.
 QuickReason = Callable[[bytes], str | None]
 
 
 class Decoded:
-    """The bodies that fit as *rows*, with their numbers *kept*; *refused* has number and reason of each other body."""
+    """The bodies that fit, as *rows*, and their numbers, *kept*; *refused* lists the others with number and reason."""
 
     __slots__ = ("kept", "refused", "rows")
 
@@ -42,7 +43,7 @@ class BodyDecoder(Protocol):
         """Return the columns of the bodies that fit, in order, and the reasons of the others.
 
         Raises:
-            DispatcherError: it cannot be known whether a body fits, because a registry does not answer.
+            DispatcherError: a registry does not answer, so it is unknown whether a body fits.
         """
 
 
@@ -56,7 +57,7 @@ def decode_halves(
     """Decode *bodies* with *attempt*, which returns a row per body or raises one of *errors*.
 
     Args:
-        quick_reason: called for each body, if the whole does not fit.
+        quick_reason: the quick test; called for each body if the whole array does not fit.
     """
     if quick_reason is not None and len(bodies):
         try:
@@ -83,14 +84,14 @@ def decode_halves(
                 refused.append((first, short_reason(error)))
                 continue
             half = count // 2
-            # The first half is taken next.
+            # The first half is decoded next.
             waiting += [(first + half, count - half), (first, half)]
     rows = pa.concat_tables(pieces) if pieces else schema.empty_table()
     return Decoded(rows, np.concatenate(kept) if kept else np.empty(0, np.int64), refused)
 
 
 def joined(parts: list[tuple[Decoded, Array]], schema: pa.Schema) -> Decoded:
-    """Return what was decoded of several parts of an array as one; each part has the numbers of its bodies."""
+    """Join the decoded parts of one array. Each part comes with the numbers of its bodies in the array."""
     kept = [at[decoded.kept] for decoded, at in parts]
     refused = [(int(at[number]), reason) for decoded, at in parts for number, reason in decoded.refused]
     if not parts:

@@ -1,4 +1,4 @@
-"""Framing: what stands before the encoded fields of a body.
+"""Framing: the bytes before the encoded fields of a body.
 
     confluent        00 · schema id, 4 bytes big-endian · fields           (protobuf: · message indexes · fields)
     single object    C3 01 · CRC-64-AVRO of the schema, 8 bytes little-endian · fields
@@ -41,13 +41,13 @@ class Unframed:
         )
 
     def whole(self, decoded: Decoded) -> Decoded:
-        """Return what was decoded of the payloads, with the numbers of the bodies."""
+        """Return *decoded*, whose numbers are those of payloads, with the numbers of the bodies."""
         refused = [(int(self.at[number]), reason) for number, reason in decoded.refused]
         return Decoded(decoded.rows, self.at[decoded.kept], sorted(self.refused + refused))
 
 
 def no_framing(bodies: pa.BinaryArray) -> Unframed:
-    """Return the bodies as they are."""
+    """Return the unchanged bodies."""
     return Unframed(bodies, np.arange(len(bodies)), np.zeros(len(bodies), np.int64), [])
 
 
@@ -81,7 +81,7 @@ def bounds(values: pa.BinaryArray | pa.StringArray) -> Array:
 
 
 def without_first(values: pa.BinaryArray | pa.StringArray, count: int) -> pa.BinaryArray | pa.StringArray:
-    """Return *values* without their first *count* bytes, which each of them has.
+    """Return *values* without their first *count* bytes. No value may be shorter.
 
     Arrow's own `binary_slice` fails for some arrays.
     """
@@ -91,7 +91,7 @@ def without_first(values: pa.BinaryArray | pa.StringArray, count: int) -> pa.Bin
     found = bounds(values)
     offsets[0::2] = found[:-1] + count
     offsets[1::2] = found[1:]
-    # Every other element lies between two values.
+    # Every other element is the gap between two values.
     pieces = pa.Array.from_buffers(
         values.type, len(offsets) - 1, [None, pa.py_buffer(offsets), values.buffers()[2] or pa.py_buffer(b"")]
     )

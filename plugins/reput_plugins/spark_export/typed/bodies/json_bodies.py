@@ -1,10 +1,10 @@
 """JSON bodies as columns, by ``pyarrow.json`` over the joined bodies.
 
-The reader takes one text, not an array, so each body gets its number as a first field whose name nobody can guess:
+The reader accepts one text, not an array. Each body therefore gets its number as a first field, with a random name:
 
     {"id":7}\n{}          →  {"5f0c…":0,"id":7}\n{"5f0c…":1}\n
 
-Only if the numbers come back in order, one per body, does every body hold exactly one object.
+If the reader returns all numbers in order, every body holds exactly one object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JsonBodies:
         self.schema = schema
         self.confluent = confluent
         self.number = secrets.token_hex(8)
-        # A date is written as text, which the reader takes for a time only.
+        # Dates are texts in JSON, and the reader converts texts to times but not to dates.
         read = [pa.field(field.name, map_types(field.type, date_as_time)) for field in schema]
         self.parsing = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(self.number, pa.int64()), *read]),
@@ -55,7 +55,7 @@ class JsonBodies:
 
     def read(self, bodies: pa.BinaryArray, parsing: pj.ParseOptions) -> pa.Table:
         """Return a row for each of *bodies*, with its number."""
-        # The reader itself does not look at what is inside strings.
+        # The reader itself does not check the bytes within strings.
         text = pc.ascii_ltrim_whitespace(bodies.cast(pa.string()))
         if not pc.all(pc.starts_with(text, "{")).as_py():
             raise pa.ArrowInvalid("the body is not a JSON object")
@@ -87,12 +87,12 @@ class JsonBodies:
 
 
 def date_as_time(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which the reader takes a value."""
+    """Return the type with which the reader reads a value of type *kind*."""
     return pa.timestamp("us") if pa.types.is_date(kind) else kind
 
 
 def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
-    """Return the fields of those *bodies* that are objects, with the types that they show."""
+    """Return the fields of those *bodies* that are objects, with the types of their values."""
     bodies_of = JsonBodies(pa.schema([]), confluent=confluent)
     unframed = split_confluent(bodies) if confluent else no_framing(bodies)
     parsing = pj.ParseOptions(
@@ -111,9 +111,9 @@ def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
 
 
 def most_common(found: list[tuple[list[pa.Field], int]]) -> list[pa.Field]:
-    """Return all fields, each with the type that most of the bodies show; each list of fields has a number of bodies.
+    """Return all fields, each with its most frequent type. Each list of fields comes with its number of bodies.
 
-    If some are whole numbers and some are not, the column is of floating numbers.
+    If some values are whole numbers and others are not, the column has floating-point numbers.
     """
     kinds: dict[str, Counter[pa.DataType]] = {}
     for fields, count in found:
@@ -138,12 +138,12 @@ def most_common_type(counted: Counter[pa.DataType]) -> pa.DataType:
 
 
 def text_for_time(kind: pa.DataType) -> pa.DataType:
-    """Return a text for a time, because the next body may have another text there. Spark infers no times either."""
+    """Replace a time by text, because the next body may have any text there. Spark does not infer times either."""
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def has_null(kind: pa.DataType) -> bool:
-    """Return whether no value has shown the type, or one inside of it."""
+    """Return whether the type, or a type inside of it, is unknown because all its values were null."""
     if pa.types.is_struct(kind):
         return not kind.num_fields or any(has_null(field.type) for field in kind)
     return has_null(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_null(kind))

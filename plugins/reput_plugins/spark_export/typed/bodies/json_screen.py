@@ -1,6 +1,6 @@
-"""JsonScreen: a quick look at one JSON body, so that many bad bodies cost about what good ones cost.
+"""JsonScreen: a quick test of one JSON body, with which bad bodies cost about as much as good ones.
 
-Arrow's reader refuses a batch as a whole if one body does not fit. To find that body with the reader alone costs
+Arrow's reader refuses a batch as a whole if one body does not fit. Finding that body with the reader alone takes
 some ten reads, about half a millisecond. ``msgspec`` finds it in a microsecond.
 """
 
@@ -13,17 +13,17 @@ import pyarrow as pa
 
 __all__ = ["JsonScreen"]
 
-# What Arrow's reader takes and JSON does not have: these numbers, and these bytes as white space.
+# Arrow's reader accepts these numbers, and these bytes as white space, which JSON does not allow.
 LENIENCES = (b"NaN", b"Inf", b"\x0b", b"\x0c")
 DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 ZONE = r"[+-][0-9]{2}(:?[0-9]{2})?"
 TIME = rf"[0-9]{{2}}(:?[0-9]{{2}}(:?[0-9]{{2}}(\.[0-9]{{1,6}})?)?)?(Z|{ZONE})?"
-# Without a zone midnight has the hour zero.
+# Midnight: without a zone, the hour must be zero.
 MIDNIGHT = rf"(00.*|.*{ZONE})"
 
 
 class JsonScreen:
-    """Finds bodies that certainly do not fit a schema. It refuses no body that Arrow's reader takes."""
+    """Finds bodies that certainly do not fit a schema. It never refuses a body that Arrow's reader accepts."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.decode = msgspec.json.Decoder(row_type(list(schema))).decode
@@ -31,7 +31,7 @@ class JsonScreen:
     def reason(self, body: bytes) -> str | None:
         """Return why *body* does not fit, None if it may fit."""
         try:
-            # The decoder does not look at the letters of what it leaves out.
+            # The decoder does not check the encoding of fields that it skips.
             body.decode()
             self.decode(body)
         except UnicodeDecodeError:
@@ -41,7 +41,7 @@ class JsonScreen:
         except msgspec.DecodeError as error:
             return None if any(found in body for found in LENIENCES) else f"the body is not a JSON object: {error}"
         except RecursionError:
-            # The reader has no such limit.
+            # Arrow's reader has no limit of nesting.
             return None
         return None
 
@@ -52,7 +52,7 @@ def row_type(fields: list[pa.Field]) -> Any:
 
 
 def value_type(kind: pa.DataType) -> Any:
-    """Return a type that has every value that Arrow's reader takes for a column."""
+    """Return a type that includes every value that Arrow's reader accepts for a column."""
     types = pa.types
     found: Any = msgspec.Raw
     if types.is_struct(kind):

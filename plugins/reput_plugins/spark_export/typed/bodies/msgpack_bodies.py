@@ -1,7 +1,7 @@
 """MessagePack bodies as columns, by ``msgspec``, which checks every value against the schema while it decodes.
 
-No kept library decodes MessagePack by column, so this costs a Python object per value. Values of other types are not
-converted: a text is no number.
+No maintained library decodes MessagePack by column, so this costs a Python object per value. Values are not converted
+to other types: a text is never a number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def value_type(kind: pa.DataType) -> Any:
 
 
 def infer_msgpack(bodies: pa.BinaryArray) -> pa.Schema:
-    """Return the fields of those *bodies* that are maps, with the types that they show."""
+    """Return the fields of those *bodies* that are maps, with the types of their values."""
     decoder = msgspec.msgpack.Decoder(dict[str, Any])
     found: dict[str, list[Any]] = {}
 
@@ -79,7 +79,7 @@ def infer_msgpack(bodies: pa.BinaryArray) -> pa.Schema:
                 found.setdefault(name, []).append(value)
         return pa.table({})
 
-    # One at a time, because a row that is taken twice would do no harm but one that is lost would.
+    # One body at a time, so that a bad body neither loses the others nor lets them count twice.
     for number in range(len(bodies)):
         decode_halves(bodies.slice(number, 1), pa.schema([]), attempt, ERRORS)
     fields = []
@@ -87,7 +87,7 @@ def infer_msgpack(bodies: pa.BinaryArray) -> pa.Schema:
         try:
             kind = pa.array(values).type
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            # The values are of several types; those of the first decide.
+            # The values have several types; the first value decides.
             kind = pa.array([next(value for value in values if value is not None)]).type
         if not pa.types.is_null(kind):
             fields.append(pa.field(name, kind))

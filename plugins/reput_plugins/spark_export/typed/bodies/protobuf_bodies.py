@@ -1,7 +1,7 @@
 """Protobuf bodies as columns, by ``ptars``, which decodes arrays of bodies in Rust.
 
-The schema is a ``.proto`` file, compiled by ``grpcio-tools``, a set of descriptors, or in a registry. Fields without
-presence have their default where the body has no value, as protobuf says.
+The schema is a ``.proto`` file, which ``grpcio-tools`` compiles, a set of descriptors, or a registry's schema. If a
+body has no value for a field without presence, the column has the field's default, as protobuf defines.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ INDEX_COUNT_MAX = 32
 
 
 def resolve_protobuf(spec: TableSpec) -> ResolvedTable:
-    """Return the table with the message of its schema.
+    """Return the table with its message type from the schema.
 
     Raises:
-        ConfigError: the schema is not one of protobuf, or has no such message, or a lake cannot hold a field.
+        ConfigError: the schema is not a protobuf schema or has no such message, or a lake cannot hold a field.
         DispatcherError: a library is missing, or the registry does not answer.
     """
     require_library("ptars", "google.protobuf")
@@ -62,7 +62,7 @@ def resolve_protobuf(spec: TableSpec) -> ResolvedTable:
 
 
 class Messages:
-    """The messages of a set of descriptors, whose last file is the one that was compiled."""
+    """The messages of a set of descriptors. Its last file is the one that was compiled."""
 
     def __init__(self, source: bytes, table: str) -> None:
         import ptars
@@ -77,8 +77,8 @@ class Messages:
             self.main = pool.FindFileByName(files[-1].name)
         except (DecodeError, TypeError, KeyError, IndexError) as error:
             raise ConfigError(
-                f"the schema is no set of protobuf descriptors: table={table} error={error}",
-                "Give a .proto file, or what `protoc --include_imports -o FILE` writes.",
+                f"the schema is not a set of protobuf descriptors: table={table} error={error}",
+                "Give a .proto file, or the output of `protoc --include_imports -o FILE`.",
             ) from None
         self.pool = pool
         config = ptars.PtarsConfig(
@@ -91,7 +91,7 @@ class Messages:
         return sorted(message.full_name for message in self.main.message_types_by_name.values())
 
     def named(self, name: str) -> Any:
-        """Return the message of a full name, None if there is none."""
+        """Return the message with a full name, None if there is none."""
         try:
             return self.pool.FindMessageTypeByName(name)
         except KeyError:
@@ -100,7 +100,7 @@ class Messages:
     def at(self, indexes: tuple[int, ...]) -> Any:
         """Return the message at a path of indexes, as Confluent's wire format names it; None if there is none."""
         found: Any = None
-        # In the order of the file.
+        # Indexes count in the order of the file.
         inner = list(self.main.message_types_by_name.values())
         for index in indexes:
             if not 0 <= index < len(inner):
@@ -110,7 +110,7 @@ class Messages:
         return found
 
     def handler(self, descriptor: Any) -> Any:
-        """Return what decodes a message."""
+        """Return the library's handler, which decodes a message type."""
         return self.handlers.get_for_message(descriptor)
 
 
@@ -145,9 +145,9 @@ class ProtobufBodies:
         return unframed.whole(joined(parts, self.schema))
 
     def handler_of(self, schema_id: int, indexes: tuple[int, ...] | None) -> tuple[Any, str]:
-        """Return what decodes a message of a schema, or None and the reason why nothing does."""
+        """Return the handler of a schema's message, or None and the reason why there is none."""
         if indexes is None:
-            return None, "the body has no whole list of message indexes"
+            return None, "the body's list of message indexes is incomplete"
         if self.registry is None:
             return self.handler, ""
         text, reason = self.registry.by_id(schema_id, "PROTOBUF")
@@ -162,7 +162,7 @@ class ProtobufBodies:
         return messages.handler(descriptor), ""
 
     def decode_by(self, payloads: pa.BinaryArray, handler: Any) -> Decoded:
-        """Return the columns of messages of one kind."""
+        """Return the columns of messages of one type."""
 
         def attempt(part: pa.BinaryArray) -> pa.Table:
             # A copy, because the library reads a sliced array from its beginning.
@@ -173,9 +173,9 @@ class ProtobufBodies:
 
 
 def split_indexes(payloads: pa.BinaryArray) -> list[tuple[tuple[int, ...] | None, Any, pa.BinaryArray]]:
-    """Return the payloads by their message indexes: the indexes, the numbers, and the messages.
+    """Group the payloads by their message indexes; return indexes, numbers and messages of each group.
 
-    The indexes are a count and as many numbers, all as zigzag varints; a single zero stands for the first message.
+    The indexes are a count, then as many numbers, all as zigzag varints. A single zero means the first message.
     """
     first = pc.starts_with(payloads, b"\0").to_numpy(zero_copy_only=False)
     chosen = np.flatnonzero(first)
@@ -193,7 +193,7 @@ def split_indexes(payloads: pa.BinaryArray) -> list[tuple[tuple[int, ...] | None
 
 
 def read_indexes(payload: bytes) -> tuple[tuple[int, ...] | None, bytes]:
-    """Return the message indexes and the message; None if the list is not whole."""
+    """Return the message indexes and the message; None if the list of indexes is incomplete."""
     numbers: list[int] = []
     value = shift = 0
     for at, byte in enumerate(payload):
@@ -211,7 +211,7 @@ def read_indexes(payload: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 
 
 def compile_registered(schema: RegisteredSchema, table: str) -> bytes:
-    """Return the descriptors of a schema from a registry, with those that it imports."""
+    """Return the descriptors of a registry's schema, and of the schemas that it imports."""
     with tempfile.TemporaryDirectory(prefix="reput-proto-") as name:
         folder = Path(name)
         for path, text in {**schema.references, MAIN_FILE: schema.text}.items():
@@ -224,7 +224,7 @@ def compile_registered(schema: RegisteredSchema, table: str) -> bytes:
 
 
 def compile_proto(folder: Path, name: str, table: str) -> bytes:
-    """Return the descriptors of a ``.proto`` file and of all that it imports; its own come last.
+    """Return the descriptors of a ``.proto`` file and of all files that it imports; its own come last.
 
     Raises:
         ConfigError: the file is not valid.

@@ -1,4 +1,4 @@
-"""Bodies that are text, or a record of separated values, as columns."""
+"""Bodies that are text or a CSV record, as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT_SCHEMA = pa.schema([pa.field("text", pa.string())])
 
 
 def test_of(kind: pa.DataType) -> re.Pattern[str] | None:
-    """Return a pattern that every value of a type meets which Arrow's reader takes, None for any."""
+    """Return a pattern that matches every value that Arrow's reader accepts for a type; None: there is no pattern."""
     if pa.types.is_integer(kind):
         return WHOLE_NUMBER
     return NUMBER if pa.types.is_floating(kind) else None
@@ -45,10 +45,10 @@ class TextBodies:
 
 
 class CsvBodies:
-    """Decodes one record of separated values per body, without a heading; the schema names the values in order.
+    """Decodes one CSV record per body, without a header; the schema names the values in order.
 
-    An empty value is null, except in a column of texts. As with JSON, each record gets a number first, which shows
-    that every body holds exactly one record; the first number cannot be guessed.
+    An empty value is null, except in a column of texts. As with JSON, each record gets a number as its first value,
+    which proves that every body holds exactly one record. The numbers start at random.
     """
 
     def __init__(self, schema: pa.Schema, delimiter: str) -> None:
@@ -76,7 +76,7 @@ class CsvBodies:
         except UnicodeDecodeError:
             return "the body is not UTF-8"
         if '"' in text or "\n" in text or "\r" in text:
-            # Values in quotes may hold delimiters and newlines; only the reader knows.
+            # Quoted values may contain delimiters and newlines, so only the reader can tell.
             return None
         values = text.split(self.delimiter)
         if len(values) != len(self.schema):
