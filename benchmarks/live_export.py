@@ -86,8 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = sends("sync", 16)
             client_report(peer, command, scratch)
             (store,) = (found.parent for found in broker.directory.rglob("commitlog"))
-            for with_export in [False, True, True, False] * asked.rounds:
-                beside = exporting(store, scratch / "lake", log) if with_export else contextlib.nullcontext()
+            for number, with_export in enumerate([False, True, True, False] * asked.rounds):
+                # Each time into a new lake: an export that finds nothing to do prints nothing to wait for.
+                lake = scratch / f"lake-{number}"
+                beside = exporting(store, lake, log) if with_export else contextlib.nullcontext()
                 begin = log.stat().st_size if log.exists() else 0
                 with beside as process:
                     rates[with_export].append(float(client_report(peer, command, scratch)["messages_per_s"]))

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from reput.errors import StoreLocked as StoreLocked
     from reput.errors import StoreReadOnly as StoreReadOnly
     from reput.errors import WaitTimeout as WaitTimeout
+    from reput.metrics.prometheus import prometheus as prometheus
     from reput.process.control.control_messages import RebuiltView as RebuiltView
     from reput.process.control.group_status import GroupStatus as GroupStatus
     from reput.process.owner.debugging import DebuggedDispatcher as DebuggedDispatcher

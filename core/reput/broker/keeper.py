@@ -23,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from reput import errors
+from reput.broker.beside import Beside
 from reput.broker.broker_process import MAIN, give, start_process
 from reput.broker.serve_options import Failed, Ready, ServeOptions
 from reput.errors import BrokerError, ReputError
@@ -63,7 +64,7 @@ def start_broker(options: ServeOptions) -> StartedBroker:
 def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> NoReturn:
     """Start the broker, and replace this process by its keeper."""
     started = start_broker(options)
-    for descriptor in (started.report, *(listener.fileno() for listener in listeners)):
+    for descriptor in (started.report, *inherited(options), *(listener.fileno() for listener in listeners)):
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -72,6 +73,11 @@ def become_keeper(options: ServeOptions, listeners: Sequence[socket.socket]) -> 
     words = (encoded(options), encoded(started), str(started.report))
     command = role_command("keeper", *words, path=sys.path, main=MAIN)
     os.execv(command[0], command)
+
+
+def inherited(options: ServeOptions) -> list[int]:
+    """Return the descriptor that a console listens on, if there is one."""
+    return [] if options.console is None else [options.console_listener]
 
 
 def keep(options: ServeOptions, started: StartedBroker) -> int:
@@ -93,9 +99,18 @@ class Keeper:
         self.was_ready = False
         self.failures = 0
         self.pause = PAUSE_MIN_S
+        self.console: Beside | None = None
 
     def run(self) -> int:
-        """Wait for the broker, and start it again whenever it dies."""
+        """Wait for the broker, and start it again whenever it dies; the console beside it ends with it."""
+        try:
+            return self.keep_running()
+        finally:
+            if self.console is not None:
+                self.console.stop()
+
+    def keep_running(self) -> int:
+        """Do the work of `run`."""
         for number in ENDING:
             signal.signal(number, self.stop)
         signal.signal(signal.SIGHUP, self.reload)
@@ -136,6 +151,8 @@ class Keeper:
         if not self.was_ready:
             self.was_ready = True
             notify_systemd("READY=1")
+            if self.options.console is not None:
+                self.console = Beside(self.options.console_command, self.options.console_listener)
         return None
 
     def stop(self, number: int, frame: object) -> None:

@@ -19,6 +19,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         listeners: descriptors of the bound sockets.
         broker, name_server: the addresses that clients reach; None: there is no name server here.
         name_servers: addresses of the name servers to register with.
+        metrics: where metrics are read, on the last of *listeners*; None: nowhere.
+        console: address of a console, and its command, which inherits *console_listener*; None: there is none.
         lock_timeout: seconds to wait while another process writes the store.
         announces: print a line on stdout once clients can connect.
     """
@@ -31,6 +33,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     broker: str
     name_server: str | None
     name_servers: list[str] = []
+    metrics: str | None = None
+    console: str | None = None
+    console_command: list[str] = []
+    console_listener: int = -1
     lock_timeout: float = 0.0
     announces: bool = True
 

@@ -21,7 +21,7 @@ import threading
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,6 +33,10 @@ from reput.process.control.configuration import Configuration
 from reput.remoting.remoting_server import CONNECTIONS_MAX
 from reput.store.state.broker_place import BrokerPlace, remove_broker_place, write_broker_place
 from reput.store.state.recorded_settings import load_store_settings
+
+if TYPE_CHECKING:
+    from reput.broker.broker import Broker
+    from reput.metrics.metrics_listener import MetricsListener
 
 __all__ = ["serve"]
 
@@ -121,7 +125,9 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     place = BrokerPlace(f"reput-broker-{secrets.token_hex(16)}", os.getpid(), options.broker, options.name_server)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     local.bind(f"\0{place.socket}")
-    for listener in [socket.socket(fileno=descriptor) for descriptor in options.listeners] + [local]:
+    listeners = [socket.socket(fileno=descriptor) for descriptor in options.listeners]
+    metrics = None if options.metrics is None else begin_metrics(listeners.pop(), broker)
+    for listener in [*listeners, local]:
         await broker.listen(listener)
     write_broker_place(engine.directory, place)
     await broker.start()
@@ -137,16 +143,30 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     logger.info("the broker is stopping: store=%s", engine.directory)
     await broker.drain()
     await broker.close()
+    if metrics is not None:
+        await in_thread(metrics.close)
     with contextlib.suppress(OSError):
         remove_broker_place(engine.directory)
     await in_thread(engine.close)
     return 0
 
 
+def begin_metrics(listener: socket.socket, broker: Broker) -> MetricsListener:
+    """Answer scrapes on *listener*, on threads of their own."""
+    from reput.broker.state.connected_clients import connection_counts
+    from reput.metrics.metrics_listener import MetricsListener
+    from reput.metrics.store_collector import StoreCollector
+
+    return MetricsListener(listener, StoreCollector(broker.engine, lambda: connection_counts(broker.clients)))
+
+
 def announce(options: ServeOptions) -> None:
     """Print that clients can connect. The keeper does not, because it is still loading its modules."""
     servers = options.name_server or ";".join(options.name_servers) or "none"
-    line = f"ready broker={options.broker} name_server={servers} pid={os.getppid()} store={options.store}\n"
+    metrics = "" if options.metrics is None else f"metrics=http://{options.metrics}/metrics "
+    console = "" if options.console is None else f"console={options.console} "
+    beside = f"{metrics}{console}"
+    line = f"ready broker={options.broker} name_server={servers} {beside}pid={os.getppid()} store={options.store}\n"
     # Not `print`: if the pipe is closed, its buffer would keep the line, and the flush at exit would fail as well.
     with contextlib.suppress(OSError):
         os.write(STDOUT, os.fsencode(line))

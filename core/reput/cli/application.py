@@ -31,6 +31,8 @@ VERBS = (
     "rebuild",
     "repair",
     "status",
+    "top",
+    "console",
     "settings",
     "export",
     "doctor",

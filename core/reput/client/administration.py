@@ -31,7 +31,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 
-__all__ = ["BrokerRow", "ClusterAdministration"]
+__all__ = ["BrokerRow", "ClusterAdministration", "ConsumerConnection"]
 
 MASTER = "0"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
@@ -83,6 +83,21 @@ class KnownOffsets(msgspec.Struct, rename="camel"):
     """The body of GET_ALL_CONSUMER_OFFSET: by ``topic@group`` and queue id."""
 
     offset_table: dict[str, dict[int, int]] = {}
+
+
+class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """One connection of a consumer to a broker. *version* is RocketMQ's ordinal."""
+
+    client_addr: str
+    client_id: str
+    language: str = ""
+    version: int = 0
+
+
+class ConsumerConnections(msgspec.Struct, rename="camel"):
+    """The body of GET_CONSUMER_CONNECTION_LIST."""
+
+    connection_set: list[ConsumerConnection] = []
 
 
 class BrokerRow(msgspec.Struct, frozen=True):
@@ -379,6 +394,22 @@ class ClusterAdministration:
         """Return whether a broker knows of running consumers of a group."""
         command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
         return (await self.session.invoke(broker, command)).code == ResponseCode.SUCCESS
+
+    def consumer_connections(self, group: str) -> list[ConsumerConnection]:
+        """Return the connections of a group's consumers to all brokers."""
+        return self.thread.run(self._consumer_connections(group))
+
+    async def _consumer_connections(self, group: str) -> list[ConsumerConnection]:
+        found: list[ConsumerConnection] = []
+        for broker in await self._masters():
+            command = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+            response = await self.session.invoke(broker, command)
+            if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                continue
+            if response.code != ResponseCode.SUCCESS:
+                raise refused(response)
+            found += msgspec.json.decode(response.body_bytes, type=ConsumerConnections).connection_set
+        return found
 
     def clean_offsets(self) -> list[tuple[str, str]]:
         """Refuse, because brokers have no such request.

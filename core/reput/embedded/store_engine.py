@@ -433,6 +433,7 @@ class StoreEngine(ReadingEngine):
             groups=[] if self.consuming is None else self.consuming.statistics.group_rows(),
             waiting_delays=self.waiting_delays(),
             half_messages=self.half_messages(),
+            forces=self.writer.force_totals(),
         )
 
     def sent_statistics(self) -> StoreStatistics:

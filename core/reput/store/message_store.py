@@ -27,6 +27,7 @@ from reput.settings import Settings
 from reput.store.disk.disk_space import DiskSpace
 from reput.store.disk.files import Clock, Files
 from reput.store.disk.shortages import tell_store_error
+from reput.store.log.force_times import ForceTotals
 from reput.store.log.log_clock import LogClock
 from reput.store.record.delay_level import DelayLevels
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
@@ -196,6 +197,10 @@ class MessageStore:
     def put_totals(self) -> PutTotals:
         """Return what was put since the store was opened."""
         return self.appender.put_statistics.totals(self.topic_table.put_size())
+
+    def force_totals(self) -> ForceTotals:
+        """Return how long the forces of the log took since the store was opened."""
+        return self.durability.flush_service.force_times.totals()
 
     def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
         """Publish to *publisher* from now on.

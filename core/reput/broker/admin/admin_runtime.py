@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reput.broker.admin.admin_bodies import json_response
 from reput.broker.state.broker_statistics import BrokerStatistics
+from reput.broker.state.connected_clients import VERSION_NAMES
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.connection import Connection
@@ -21,7 +22,6 @@ from reput.store.disk.shortages import tell_store_error
 
 __all__ = ["AdminRuntimeProcessor"]
 
-VERSION_NAMES = {407: "V4_9_7", 409: "V4_9_8", 413: "V5_0_0", 479: "V5_3_3"}
 FOUND, MISSED, TRANSFERRED = 1, 2, 3
 REQUEST_QUEUES = ("ack", "send", "pull", "litePull", "query")
 GIB = 1 << 30

@@ -8,15 +8,21 @@ Source: RocketMQ broker, ProducerManager, ConsumerManager, ClientChannelInfo and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from reput.consume.registry.consumer_manager import BROADCASTING, CLUSTERING, ConsumerManager
 from reput.consume.registry.subscription import Subscription
 from reput.errors import RequestRefused
+from reput.metrics.store_figures import ConnectionCount
 from reput.remoting.connection import Connection
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["ClientChannel", "ConnectedClients", "ConsumerGroupChannels"]
+__all__ = ["VERSION_NAMES", "ClientChannel", "ConnectedClients", "ConsumerGroupChannels", "connection_counts"]
+
+# Of RocketMQ's ordinals; any other one stands for itself.
+VERSION_NAMES = {407: "V4_9_7", 409: "V4_9_8", 413: "V5_0_0", 479: "V5_3_3"}
+CONSUME_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push"}
 
 # A client without a heartbeat for this long is gone.
 HEARTBEAT_MAX_S = 120.0
@@ -262,3 +268,17 @@ class ConnectedClients:
         return next(
             (channel for channel in self.producers.get(group, {}).values() if not channel.connection.closed), None
         )
+
+
+def connection_counts(clients: ConnectedClients) -> list[ConnectionCount]:
+    """Return how many connections there are of each kind. Any thread may call: each look at a table is one copy."""
+    counts: Counter[tuple[str | None, str, int, str]] = Counter()
+    for channels in list(clients.producers.values()):
+        counts.update((None, channel.language, channel.version, "") for channel in list(channels.values()))
+    for group, found in list(clients.consumers.items()):
+        mode = CONSUME_MODES.get(found.consume_type, found.consume_type.lower())
+        counts.update((group, channel.language, channel.version, mode) for channel in list(found.channels.values()))
+    return [
+        ConnectionCount(group, language.lower(), VERSION_NAMES.get(version, str(version)).lower(), mode, count)
+        for (group, language, version, mode), count in counts.items()
+    ]

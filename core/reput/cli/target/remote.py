@@ -39,8 +39,9 @@ CREDENTIALS = ("REPUT_TLS", "REPUT_ACCESS_KEY", "REPUT_SECRET_KEY")
 
 
 def is_address(target: Path) -> bool:
-    """Return whether a TARGET is a name server's ``HOST:PORT``, and no directory."""
-    return ADDRESS.fullmatch(str(target)) is not None and not target.exists()
+    """Return whether a TARGET is a name server's ``HOST:PORT``, or a broker's ``unix:PATH``, and no directory."""
+    text = str(target)
+    return (ADDRESS.fullmatch(text) is not None or text.startswith("unix:")) and not target.exists()
 
 
 @contextmanager
@@ -131,6 +132,8 @@ def print_brokers(client: Client, output_format: OutputFormat, *, watch: bool) -
 
 def broker_row(broker: Any) -> dict[str, Any]:
     """Return the row for one broker."""
+    from reput.watched.rates import GOT_NAMES, PUT_NAMES, broker_rate
+
     runtime = broker.runtime or {}
     return {
         "cluster": broker.cluster,
@@ -138,17 +141,8 @@ def broker_row(broker: Any) -> dict[str, Any]:
         "broker_id": broker.broker_id,
         "address": broker.address,
         "version": runtime.get("brokerVersionDesc"),
-        "put_tps": first_number(runtime.get("putTps")),
-        "get_tps": first_number(runtime.get("getTransferredTps") or runtime.get("getTransferedTps")),
+        "put_tps": broker_rate(runtime, *PUT_NAMES),
+        "get_tps": broker_rate(runtime, *GOT_NAMES),
         "runtime": broker.runtime,
         "error": broker.error,
     }
-
-
-def first_number(text: str | None) -> float | None:
-    """Return the first of RocketMQ's numbers for ten seconds, a minute and ten minutes."""
-    words = (text or "").split()
-    try:
-        return round(float(words[0]), 2) if words else None
-    except ValueError:
-        return None

@@ -22,11 +22,7 @@ __all__ = ["administrate", "look"]
 @contextmanager
 def look(store: Path, config: Path | None, assignments: list[str] | None) -> Iterator[AnyAdministration]:
     """Yield the configuration of a store for reading, whether open or not; no byte changes. Or that of brokers."""
-    from reput.consume.administration.administration import Administration
-    from reput.consume.administration.stored_queues import StoredQueues
-    from reput.consume.registry.config_managers import ConfigManagers
-    from reput.consume.registry.subscription_groups import SubscriptionGroups
-    from reput.consume.registry.topics import Topics
+    from reput.embedded.read_administration import ReadAdministration
     from reput.embedded.read_only_engine import ReadOnlyEngine
 
     if is_address(store):
@@ -35,11 +31,7 @@ def look(store: Path, config: Path | None, assignments: list[str] | None) -> Ite
         return
     settings = settings_of(store, config, assignments).settings
     with ReadOnlyEngine(store, settings) as opened:
-        managers = ConfigManagers(store, settings)
-        topics = Topics(managers.topics, settings, opened.queue_ids, persist=False)
-        yield Administration(
-            StoredQueues(opened, topics), managers, topics, SubscriptionGroups(managers.groups, settings, persist=False)
-        )
+        yield ReadAdministration(opened).administration
 
 
 @contextmanager

@@ -102,7 +102,10 @@ StoreArgument = Annotated[
 TargetArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="TARGET", parser=given_path, help="A store directory, or a name server's HOST:PORT.", show_default=False
+        metavar="TARGET",
+        parser=given_path,
+        help="A store directory, a name server's HOST:PORT, or a broker's unix:PATH.",
+        show_default=False,
     ),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of a topic.", show_default=False)]

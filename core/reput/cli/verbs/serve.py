@@ -18,6 +18,12 @@ __all__ = ["EXAMPLE", "serve"]
 
 EXAMPLE = "timeout --preserve-status 3 reput serve store --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0"
 BACKLOG = 1024
+ANYBODY = "anybody could read and write the store from there"
+CONSOLE_DANGER = (
+    "a console beyond this machine needs accounts and encryption",
+    "Give --console-users with --tls-cert and --tls-key; or --console-users and --insecure behind an encrypting proxy.",
+)
+PROTECT_ADVICE = "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted."
 
 
 class TlsMode(enum.Enum):
@@ -69,6 +75,16 @@ def serve(
         Path | None,
         typer.Option("--acl", metavar="FILE", help="Accounts that clients need: a plain_acl.yml of RocketMQ 4."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="H:P", help="Where Prometheus reads metrics, at /metrics; without: nowhere."),
+    ] = None,
+    console: Annotated[
+        str | None, typer.Option("--console", metavar="H:P", help="Where browsers see the store; without: nowhere.")
+    ] = None,
+    console_users: Annotated[
+        Path | None, typer.Option("--console-users", metavar="FILE", help="As --users of `reput console`.")
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> NoReturn:
@@ -82,7 +98,7 @@ def serve(
     refuse_address(store)
     assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
     settings = settings_of(store, config, assignments).settings
-    insecure = insecure or settings.has_accounts
+    trusted, insecure = insecure, insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
     servers = [] if named == "none" else split_addresses(named)
@@ -99,6 +115,17 @@ def serve(
         name_host, name_port = split_address("--name-server-listen", name_server_listen)
         listeners.append(bound("--name-server-listen", name_host, name_port, insecure))
         names = address_text(name_host, listeners[-1].getsockname()[1])
+    metrics_at = None
+    if metrics is not None:
+        listeners.append(metrics_listener(metrics, trusted))
+        metrics_at = address_text(*listeners[-1].getsockname()[:2])
+    shown: dict[str, Any] = {}
+    if console is not None:
+        watching, shown = console_beside(
+            store, console, console_users, (tls_cert, tls_key), trusted, config, assignments
+        )
+        # Kept open until this process has become the keeper, which hands it on.
+        shown["console_listener"] = watching.detach()
     given: dict[str, Any] = {"broker_ip1": advertised, "listen_port": port}
     options = ServeOptions(
         store=os.fspath(store.absolute()),
@@ -109,6 +136,8 @@ def serve(
         broker=address_text(advertised, port),
         name_server=names,
         name_servers=servers,
+        metrics=metrics_at,
+        **shown,
     )
 
     become_keeper(options, listeners)
@@ -140,8 +169,67 @@ def split_address(option: str, text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
-    """Return a socket that is bound to an address.
+def console_beside(
+    store: Path,
+    address: str,
+    users: Path | None,
+    pair: tuple[Path | None, Path | None],
+    trusted: bool,
+    config: Path | None,
+    assignments: list[str],
+) -> tuple[socket.socket, dict[str, Any]]:
+    """Return the socket of a console beside the broker, and how it is started. *pair*: certificate and key."""
+    import sys
+
+    from reput.cli.target.console_target import require_console
+
+    require_console()
+    import msgspec
+
+    from reput.console.console_options import ConsoleOptions
+    from reput.process.system.command import role_command
+
+    cert, key = (None if path is None else os.fspath(path.absolute()) for path in pair)
+    may_be_far = users is not None and (trusted or cert is not None)
+    listener = bound("--console", *split_address("--console", address), may_be_far, CONSOLE_DANGER)
+    options = ConsoleOptions(
+        store=os.fspath(store.absolute()),
+        config=None if config is None else os.fspath(config.absolute()),
+        assignments=assignments,
+        listener=listener.fileno(),
+        users=None if users is None else os.fspath(users.absolute()),
+        cert=cert,
+        key=key,
+    )
+    if users is not None:
+        from reput.console.accounts import Accounts
+
+        # Checked now: the console's own process could only end again and again.
+        Accounts(users)
+    main = Path(__file__).parents[2] / "console" / "__main__.py"
+    command = role_command("console", msgspec.json.encode(options).decode(), path=sys.path, main=main)
+    scheme = "http" if cert is None else "https"
+    where = f"{scheme}://{address_text(*listener.getsockname()[:2])}/"
+    return listener, {"console": where, "console_command": command}
+
+
+def metrics_listener(address: str, trusted: bool) -> socket.socket:
+    """Return the socket where metrics are read; a scraper has no account."""
+    from reput.metrics.prometheus import require_prometheus_client
+
+    require_prometheus_client()
+    return bound(
+        "--metrics",
+        *split_address("--metrics", address),
+        trusted,
+        ("anybody could read the metrics from there", "Listen on 127.0.0.1, or add --insecure."),
+    )
+
+
+def bound(
+    option: str, host: str, port: int, insecure: bool, danger: tuple[str, str] = (ANYBODY, PROTECT_ADVICE)
+) -> socket.socket:
+    """Return a socket that is bound to an address. *danger*: why not beyond this machine, and the advice.
 
     Raises:
         ConfigError: the address is not of this machine alone, and nothing protects the broker.
@@ -152,10 +240,7 @@ def bound(option: str, host: str, port: int, insecure: bool) -> socket.socket:
     except OSError as error:
         raise BrokerError(f"the address is none of this machine's: {option}={host}:{port} reason={error}") from None
     if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
-        raise ConfigError(
-            f"anybody could read and write the store from there: {option}={host}:{port}",
-            "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted.",
-        )
+        raise ConfigError(f"{danger[0]}: {option}={host}:{port}", danger[1])
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from reput.store.log.force_times import ForceTotals
 from reput.store.writer.put_statistics import PutTotals
 
 __all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow", "within"]
@@ -93,6 +94,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
         waiting_delays: delayed messages not delivered yet, by delay level; None: not known (yet).
         half_messages: half messages of unsettled transactions; None: not counted.
         topics_left_out, groups_left_out: how many are missing above, because other processes see only the busiest.
+        forces: the forces of the log; None: an older reput writes the store, which does not count them.
     """
 
     started: int
@@ -103,6 +105,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     half_messages: int | None
     topics_left_out: int = 0
     groups_left_out: int = 0
+    forces: ForceTotals | None = None
 
 
 def within(statistics: StoreStatistics, size_max: int) -> StoreStatistics:

@@ -15,7 +15,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig, SubscriptionGroupManager
 
-__all__ = ["SubscriptionGroups", "check_group"]
+__all__ = ["SubscriptionGroups", "check_group", "is_system_group"]
 
 LEGAL_GROUP = re.compile(r"[%|a-zA-Z0-9_-]+")
 GROUP_SIZE_MAX = 255
@@ -32,6 +32,11 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
+
+
+def is_system_group(group: str) -> bool:
+    """Return whether RocketMQ's own programs consume as *group*."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_group(group: str) -> None:
@@ -76,8 +81,7 @@ class SubscriptionGroups:
         config = self.manager.entries.get(group)
         if config is not None:
             return config
-        system = group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
-        if not (self.settings.auto_create_subscription_group or system):
+        if not (self.settings.auto_create_subscription_group or is_system_group(group)):
             return None
         try:
             check_group(group)

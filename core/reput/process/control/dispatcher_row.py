@@ -24,7 +24,7 @@ from reput.store.record.record import store_timestamp_of
 from reput.store.recovery.damage_list import accepted_damage, accepted_end
 from reput.store.recovery.found_damage import is_whole
 
-__all__ = ["UNKNOWN", "DispatcherRow", "StatusCell", "dispatcher_row", "stopped_row"]
+__all__ = ["UNKNOWN", "DispatcherRow", "StatusCell", "dispatcher_row", "stopped_row", "store_timestamp_at"]
 
 # State of a dispatcher whose group runs and cannot be asked.
 UNKNOWN = "UNKNOWN"

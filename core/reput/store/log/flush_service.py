@@ -17,6 +17,7 @@ from collections.abc import Callable
 from reput.errors import StoreError
 from reput.store.disk.files import Clock
 from reput.store.log.commit_log import CommitLog
+from reput.store.log.force_times import ForceTimes
 from reput.store.log.wakeup_chain import WakeupChain
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
@@ -98,6 +99,7 @@ class FlushService(ServiceThread):
         self.asked = False
         # When the last force ended, and how long it took.
         self.forced_at = self.force_seconds = 0.0
+        self.force_times = ForceTimes()
         self.last_thorough = clock.monotonic()
 
     def wait_durable(self, offset: int, timeout: float) -> bool:
@@ -213,6 +215,7 @@ class FlushService(ServiceThread):
             self.told_durable = durable
         self.forced_at = self.clock.monotonic()
         self.force_seconds = self.forced_at - begun_at
+        self.force_times.note(self.force_seconds)
         group.open()
         if self.without_chain:
             self.without_chain -= 1

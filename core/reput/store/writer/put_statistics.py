@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["DISTRIBUTION", "PutStatistics", "PutTotals"]
+__all__ = ["BUCKET_BEGINS_MS", "DISTRIBUTION", "PutStatistics", "PutTotals"]
 
 # The first one is "less than a millisecond"; of each other one the whole milliseconds that it begins with.
 BUCKET_BEGINS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)

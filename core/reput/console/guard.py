@@ -1,0 +1,215 @@
+"""Guard: what every request to the console passes: host, session, login, CSRF token; and what every answer carries.
+
+host      on loopback only names of this machine: a page elsewhere must not reach the console by a name of its own
+session   a cookie that scripts cannot read and other sites do not send; kept in memory, gone when the console ends
+login     where there are accounts; `/metrics` takes HTTP's Basic as well, for a scraper
+POST      needs the session's token in the form, and no other origin
+answer    a strict content policy: scripts and styles of this console alone, and no frame around it
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs, quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reput.console.accounts import Accounts
+
+__all__ = ["FORM_SIZE_MAX", "ConsoleSession", "Guard"]
+
+COOKIE = "reput_console"
+SESSION_S = 12 * 3600.0
+SESSIONS_MAX = 1000
+FORM_SIZE_MAX = 16 << 10
+FIELDS_MAX = 32
+OPEN_PATHS = ("/login", "/static/")
+# They are asked by scripts and scrapers, for which a page to log in would be no answer.
+BARE_PATHS = ("/events", "/metrics")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    # Not no-referrer: browsers would send forms with the origin "null".
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class ConsoleSession:
+    """One browser.
+
+    Attributes:
+        user: None: not logged in.
+        csrf: the token that its forms carry.
+    """
+
+    def __init__(self, user: str | None, ends_at: float) -> None:
+        self.user = user
+        self.ends_at = ends_at
+        self.csrf = secrets.token_urlsafe(32)
+
+
+class Guard:
+    """Wraps the application. One event loop.
+
+    Args:
+        hosts: names under which the console may be asked; empty: any.
+        accounts: None: no login is needed.
+        is_encrypted: cookies are sent over TLS only.
+    """
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        *,
+        hosts: frozenset[str],
+        accounts: Accounts | None,
+        is_encrypted: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.application = application
+        self.hosts = hosts
+        self.accounts = accounts
+        self.is_encrypted = is_encrypted
+        self.monotonic = monotonic
+        self.sessions: dict[str, ConsoleSession] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.application(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request = Request(scope, receive)
+        new_cookie: str | None = None
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                carried = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    carried[name] = value
+                if not scope["path"].startswith("/static/"):
+                    carried["cache-control"] = "no-store"
+                if new_cookie is not None:
+                    carried.append("set-cookie", self.cookie(new_cookie))
+            await send(message)
+
+        if self.hosts and host_of(headers.get("host", "")) not in self.hosts:
+            await refuse(400, "the console does not know this host")(scope, receive, answer)
+            return
+        token = request.cookies.get(COOKIE, "")
+        session = self.session(token)
+        if session is None and self.accounts is None:
+            new_cookie, session = self.begin(None)
+        scope.setdefault("state", {})
+        scope["state"] |= {"session": session, "guard": self, "form": {}}
+        refusal = self.refusal(scope, headers, session)
+        if refusal is None and scope["method"] == "POST":
+            refusal = await self.check_form(request, headers, session)
+        await (refusal or self.application)(scope, receive, answer)
+
+    def refusal(self, scope: Scope, headers: Headers, session: ConsoleSession | None) -> Response | None:
+        """Return the answer for a request that needs a login; None: it has one, or needs none."""
+        path = scope["path"]
+        is_known = self.accounts is None or (session is not None and session.user is not None)
+        if is_known or path.startswith(OPEN_PATHS) or (path == "/metrics" and self.has_basic(scope, headers)):
+            return None
+        if path in BARE_PATHS:
+            return PlainTextResponse(
+                "log in first\n", 401, {"www-authenticate": 'Basic realm="reput"'} if path == "/metrics" else None
+            )
+        return RedirectResponse(f"/login?to={quote(path)}", 303)
+
+    def has_basic(self, scope: Scope, headers: Headers) -> bool:
+        """Return whether a request carries an account in HTTP's Basic form."""
+        kind, _, encoded = headers.get("authorization", "").partition(" ")
+        address = peer_of(scope)
+        if kind.lower() != "basic" or self.accounts is None or not self.accounts.may_try(address):
+            return False
+        try:
+            name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        if self.accounts.accepts(name, password):
+            return True
+        self.accounts.failed(address)
+        return False
+
+    async def check_form(self, request: Request, headers: Headers, session: ConsoleSession | None) -> Response | None:
+        """Read the form of a POST into the request's state; return the answer if it is not to be trusted."""
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+            return refuse(403, "the form is of another site")
+        data = b""
+        async for piece in request.stream():
+            data += piece
+            if len(data) > FORM_SIZE_MAX:
+                return refuse(413, "the form is too large")
+        try:
+            fields = parse_qs(data.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+        except ValueError:
+            return refuse(400, "the form cannot be read")
+        form = {name: values[-1] for name, values in fields.items()}
+        if session is None or not hmac.compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
+            return refuse(403, "the form is too old, or of another site: load the page again, and send it again")
+        request.scope["state"]["form"] = form
+        return None
+
+    # Sessions.
+
+    def session(self, token: str) -> ConsoleSession | None:
+        """Return a living session."""
+        session = self.sessions.get(token)
+        if session is not None and session.ends_at <= self.monotonic():
+            del self.sessions[token]
+            return None
+        return session
+
+    def begin(self, user: str | None) -> tuple[str, ConsoleSession]:
+        """Begin a session; return its token. The oldest one goes if there are too many."""
+        if len(self.sessions) >= SESSIONS_MAX:
+            del self.sessions[next(iter(self.sessions))]
+        token = secrets.token_urlsafe(32)
+        session = self.sessions[token] = ConsoleSession(user, self.monotonic() + SESSION_S)
+        return token, session
+
+    def end(self, cookies: Mapping[str, str]) -> None:
+        """End the session of a request."""
+        self.sessions.pop(cookies.get(COOKIE, ""), None)
+
+    def cookie(self, token: str) -> str:
+        """Return the header that gives a browser its session."""
+        secure = "; Secure" if self.is_encrypted else ""
+        return f"{COOKIE}={token}; Path=/; Max-Age={int(SESSION_S)}; HttpOnly; SameSite=Strict{secure}"
+
+
+def host_of(header: str) -> str:
+    """Return the name in a Host header, without the port."""
+    if header.startswith("["):
+        return header.partition("]")[0] + "]"
+    return header.partition(":")[0].lower()
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address that a request comes from."""
+    client = scope.get("client")
+    return client[0] if client else "-"
+
+
+def refuse(status: int, text: str) -> PlainTextResponse:
+    """Return the answer that says why a request is not answered."""
+    return PlainTextResponse(f"{text}\n", status)

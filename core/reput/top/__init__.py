@@ -1,0 +1,1 @@
+"""`reput top`: a store or brokers, watched in a terminal."""

@@ -1,0 +1,63 @@
+"""Actions that take a while: their progress, their outcome, and the audit log."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from delivering import wait_until
+from reput.console.audit_log import AuditLog
+from reput.console.jobs import Jobs
+from reput.errors import DispatcherError
+
+
+def test_an_action_tells_how_far_it_is_and_how_it_ended(tmp_path):
+    """Also one that fails; both stand in the audit log, with user and address."""
+    jobs = Jobs(AuditLog(tmp_path / "log" / "audit.log"))
+    go_on = threading.Event()
+
+    def rebuild(progress):
+        progress(30, 120)
+        go_on.wait()
+        return "swapped in"
+
+    def fail(progress):
+        raise DispatcherError("it does not run: dispatcher=index", "Start it.")
+
+    running = jobs.begin("rebuild dispatcher=index", "ada", "10.0.0.7", rebuild)
+    wait_until(lambda: running.percent == 25)
+    assert running.state == "runs"
+    go_on.set()
+    wait_until(lambda: running.state == "done")
+    failing = jobs.begin("pause dispatcher=index", "-", "127.0.0.1", fail)
+    wait_until(lambda: failing.state == "failed")
+    assert failing.outcome == "it does not run: dispatcher=index"
+    assert [job.action.split()[0] for job in jobs.newest()] == ["pause", "rebuild"]
+    wait_until(lambda: len((tmp_path / "log" / "audit.log").read_text().splitlines()) == 4)
+    lines = [json.loads(line) for line in (tmp_path / "log" / "audit.log").read_text().splitlines()]
+    assert [(line["user"], line["peer"], line["outcome"]) for line in lines] == [
+        ("ada", "10.0.0.7", "begun"),
+        ("ada", "10.0.0.7", "done: swapped in"),
+        ("-", "127.0.0.1", "begun"),
+        ("-", "127.0.0.1", "failed: it does not run: dispatcher=index"),
+    ]
+
+
+def test_a_login_changes_no_byte_of_a_store(tmp_path):
+    """The page and the program's log show it; a file that the operator names has it, too."""
+    for keeps_logins, written in ((False, False), (True, True)):
+        audit = AuditLog(tmp_path / "audit.log", keeps_logins=keeps_logins)
+        audit.add_login("ada", "10.0.0.7", "done")
+        assert [line.action for line in audit.shown] == ["login"]
+        assert (tmp_path / "audit.log").exists() == written
+
+
+def test_an_action_that_cannot_be_noted_is_not_begun(tmp_path):
+    """An audit log that does not take the line would hide who did it."""
+    (tmp_path / "log").write_text("a file")
+    done = []
+    with pytest.raises(OSError, match="log"):
+        Jobs(AuditLog(tmp_path / "log" / "audit.log")).begin("pause", "-", "-", lambda progress: done.append(1) or "")
+    assert done == []

@@ -1,0 +1,209 @@
+"""`reput.prometheus` and `reput serve --metrics`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import reput
+from command_line import REPUT
+from reput.errors import ConfigError
+from reput.metrics import store_collector
+from reput.metrics.metric_list import METRICS
+from serving import SMALL, served
+from source_tree import ROOT
+
+PAGE = ROOT / "docs" / "metrics.md"
+SMALL_LOG = {"mapped_file_size_commit_log": 1 << 16}
+# Of every metric of RocketMQ.
+EVERYWHERE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "reput"}
+
+
+def scraped(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return the samples of a scrape by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def text_of(store: reput.Store | reput.ReadOnlyStore) -> str:
+    """Return what a scrape of a program's store shows."""
+    registry = CollectorRegistry()
+    registry.register(reput.prometheus(store))
+    return generate_latest(registry).decode()
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """Return one sample of a scrape; *labels* beside those that each metric of RocketMQ has."""
+    everywhere = EVERYWHERE if name.startswith("rocketmq_") else {}
+    return scraped(text)[name, frozenset({**everywhere, **labels}.items())]
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[reput.Store]:
+    """A store whose dispatchers run on a thread."""
+    with reput.open(tmp_path / "store", mode="inline", **SMALL_LOG) as store:
+        yield store
+
+
+def test_a_program_shows_what_was_put_delivered_and_is_left(store):
+    """By RocketMQ's names and labels: its boards and alerts work."""
+    results = store.put_batch([reput.Message("orders", b"x")] * 5)
+    store.wait_for("consume_queue", results[-1].next_commit_log_offset, 30)
+    with store.consumer("billing", "orders") as consumer:
+        consumer.ack(consumer.receive())
+        consumer.commit()
+        text = text_of(store)
+    topic = {"topic": "orders", "is_system": "false"}
+    group = {"consumer_group": "billing", "topic": "orders", "is_retry": "false", "is_system": "false"}
+    assert value(text, "rocketmq_messages_in_total", **topic) == 5
+    assert value(text, "rocketmq_throughput_in_total", **topic) == store.appended
+    assert value(text, "rocketmq_messages_out_total", **group) == 1
+    assert value(text, "rocketmq_consumer_lag_messages", **group) == 4
+    assert value(text, "rocketmq_consumer_lag_latency", **group) > 0
+    assert value(text, "reput_put_seconds_bucket", le="+Inf") == 5
+    assert value(text, "reput_dispatcher_state", dispatcher="index", state="RUNNING") == 1
+    assert value(text, "reput_dispatcher_lag_bytes", dispatcher="consume_queue") == 0
+
+
+def test_a_force_of_the_log_is_counted_by_its_duration(store):
+    """A histogram with a sum: p99 and mean can be computed."""
+    store.put(reput.Message("orders", b"x"))
+    store.flush()
+    store.flush()
+    text = text_of(store)
+    assert value(text, "reput_force_seconds_count") >= 1
+    assert value(text, "reput_force_seconds_bucket", le="+Inf") == value(text, "reput_force_seconds_count")
+    assert value(text, "reput_force_seconds_sum") > 0
+
+
+def test_a_scrape_does_not_make_the_services_of_a_store_that_only_puts(store):
+    """Each put would tell them of its message from then on."""
+    store.put(reput.Message("orders", b"x"))
+    text_of(store)
+    assert store._engine.consuming is None
+
+
+def test_the_metrics_of_a_closed_store_say_so(tmp_path):
+    """The program's other metrics are still shown: a scrape does not fail."""
+    with reput.open(tmp_path / "store", mode="inline", **SMALL_LOG) as store:
+        collector = reput.prometheus(store)
+    registry = CollectorRegistry()
+    registry.register(collector)
+    found = scraped(generate_latest(registry).decode())
+    assert found["reput_store_open", frozenset()] == 0
+    assert {name for name, _ in found} == {"reput_store_open", "reput_scrape_seconds"}
+
+
+def test_a_store_that_nobody_has_open_has_metrics_as_well(golden_read_only):
+    """Those of its log and its groups, without a byte changed."""
+    with reput.open(golden_read_only("basic-4.9") / "store", read_only=True) as store:
+        text = text_of(store)
+    assert value(text, "reput_writer_state", state="STOPPED") == 1
+    assert value(text, "reput_log_appended_offset_bytes") > 0
+    assert "reput_put_seconds" not in text
+
+
+def test_topics_beyond_the_bound_are_left_out_and_counted(store, monkeypatch):
+    """The number of series is bounded. A topic that was shown stays: its counter would look like a restart."""
+    monkeypatch.setattr(store_collector, "SERIES_MAX", 2)
+    registry = CollectorRegistry()
+    registry.register(reput.prometheus(store))
+
+    def shown() -> set[str]:
+        text = generate_latest(registry).decode()
+        assert value(text, "reput_metrics_left_out", kind="topics") == 1
+        return {dict(labels)["topic"] for name, labels in scraped(text) if name == "rocketmq_messages_in_total"}
+
+    for topic, count in (("a", 3), ("b", 1), ("c", 2)):
+        store.put_batch([reput.Message(topic, b"x")] * count)
+    assert shown() == {"a", "c"}
+    store.put_batch([reput.Message("b", b"x")] * 9)
+    assert shown() == {"a", "c"}
+
+
+def test_prometheus_takes_an_open_store_only():
+    """Not a path: who would close it?"""
+    with pytest.raises(ConfigError, match="store is no open store: store='store'"):
+        reput.prometheus("store")
+
+
+def test_without_the_library_the_error_names_the_extra(store, monkeypatch):
+    """`pip install "reput[metrics]"`."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError) as raised:
+        reput.prometheus(store)
+    assert 'pip install "reput[metrics]"' in raised.value.advice
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")
+def test_prometheus_finds_nothing_wrong_with_a_scrape(store):
+    """Its own tool reads it; names of RocketMQ that it would spell otherwise are RocketMQ's."""
+    store.put(reput.Message("orders", b"x"))
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text_of(store), capture_output=True, text=True)
+    wrong = [line for line in (checked.stdout + checked.stderr).splitlines() if not line.startswith("rocketmq_")]
+    assert not wrong
+
+
+def test_connections_of_a_broker_are_counted_by_group_language_and_version(tmp_path):
+    """As RocketMQ counts them."""
+    from reput.broker.state.connected_clients import connection_counts
+    from reput.metrics.store_collector import StoreCollector
+
+    with served(tmp_path / "store") as broker, broker.client() as client, broker.client() as other:
+        client.heartbeat("c1", producers=("pg",), billing={"orders": "*"})
+        other.heartbeat("c2", billing={"orders": "*"})
+        registry = CollectorRegistry()
+        registry.register(StoreCollector(broker.engine, lambda: connection_counts(broker.broker.clients)))
+        found = scraped(generate_latest(registry).decode())
+    counts = {
+        (name, dict(labels).get("consumer_group"), dict(labels).get("consume_mode")): count
+        for (name, labels), count in found.items()
+        if "_connections" in name
+    }
+    assert counts == {
+        ("rocketmq_producer_connections", None, None): 1,
+        ("rocketmq_consumer_connections", "billing", "push"): 2,
+    }
+    assert SMALL["broker_name"] in {dict(labels).get("node_id") for _, labels in found}
+
+
+@pytest.mark.processes
+def test_a_served_store_answers_scrapes_on_its_own_address(tmp_path):
+    """`reput serve --metrics`: the address stands on the line that says when clients can connect."""
+    command = [REPUT, "serve", tmp_path / "store", "--listen", "127.0.0.1:0"]
+    command += ["--name-server", "none", "--metrics", "127.0.0.1:0", "--set", "mappedFileSizeCommitLog=65536"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        address = re.search(r" metrics=(\S+)", serving.stdout.readline())
+        assert address is not None
+        with urllib.request.urlopen(address[1], timeout=30) as answer:
+            text = answer.read().decode()
+            assert answer.headers["Content-Type"].startswith("text/plain")
+        serving.terminate()
+        assert serving.wait(60) == 0
+    assert value(text, "reput_writer_state", state="RUNNING") == 1
+
+
+def test_every_metric_is_documented_with_its_kind_and_labels():
+    """The page has a row for each, and none besides."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text("utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    documented = {row[0].strip("`"): tuple(row[1:]) for row in rows}
+    assert documented == {
+        name: (metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
+        for name, metric in METRICS.items()
+    }
