@@ -1,4 +1,4 @@
-"""The kernel: the compiled way of what costs a put most, if the distribution ``reput-kernel`` is installed.
+"""The kernel: the compiled way of what costs puts, reads and dispatchers most, if ``reput-kernel`` is installed.
 
 ``REPUT_KERNEL`` in the environment decides, once in each process:
 
@@ -25,11 +25,13 @@ from reput.errors import ConfigError
 
 __all__ = [
     "ADVICE",
+    "INDEX_KEY_SIZE",
     "NOT_INSTALLED",
     "PROTOCOL",
     "VARIABLE",
     "Kernel",
     "KernelPuts",
+    "ReadRecords",
     "found_kernel",
     "kernel",
     "kernel_version",
@@ -39,7 +41,9 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 1
+PROTOCOL = 2
+# Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
+INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
 ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=auto to go on without it."
 
@@ -59,6 +63,25 @@ class KernelPuts(Protocol):
         """Put the messages of a batch that a client sent, as one run, and return their results."""
 
 
+class ReadRecords(Protocol):
+    """Records of a queue, each checked as a whole."""
+
+    def data(self) -> list[bytes]:
+        """Return the bytes of each record."""
+
+    def queue_offsets(self) -> list[int]:
+        """Return the queue offset of each record."""
+
+    def decoded(
+        self,
+        undecoded: type,
+        record: type,
+        decode: Callable[[bytes, str], dict[str, Any]],
+        early_body_end_max: int,
+    ) -> list[Any]:
+        """Return the objects of the records, as `checked_record` makes each."""
+
+
 class Kernel(Protocol):
     """The module ``reput_kernel``."""
 
@@ -68,6 +91,56 @@ class Kernel(Protocol):
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""
+
+    def index_keys(self, parts: Sequence[Any], with_tags: bool) -> tuple[bytes, bool] | None:
+        """Return the keys of all rows of *parts*, `DispatchColumns`, and whether the last key is of the last row.
+
+        A key has `INDEX_KEY_SIZE` bytes. None: they go the Python way. So it is with `queue_units`.
+        """
+
+    def put_index_keys(
+        self,
+        memory: memoryview,
+        slot_count: int,
+        entry_count: int,
+        header: object,
+        keys: bytes,
+        first: int,
+        count: int,
+    ) -> None:
+        """Add *count* keys from number *first* on to a mapped index file, and bring its *header* up to them."""
+
+    def queue_units(self, parts: Sequence[Any]) -> tuple[list[Any], int] | None:
+        """Return (name, fields of `QueueUnits`) of each queue, and how many records stand in batch queues."""
+
+    def read_queue(
+        self,
+        descriptors: dict[str, int],
+        path: str,
+        at: int,
+        count: int,
+        queue_offset: int,
+        log_min: int,
+        own_from: int,
+        queue_id: int,
+        topic_field: bytes,
+        segment_at: Callable[[int], Any],
+    ) -> ReadRecords | None:
+        """Return the records of *count* units of a queue's file, all checked; None: they go the Python way."""
+
+    def log_rows(
+        self, data: bytes, commit_log_offset: int, verify: bool, with_properties: bool
+    ) -> tuple[list[tuple[str, int]], bytes, bytes, int, int] | None:
+        """Return queues, rows and texts of the plain records that *data* begins with, their end, the last store time.
+
+        None: the first record is not plain.
+        """
+
+    def first_bad_record(self, data: bytes, positions: bytes) -> int | None:
+        """Return the number of the first record in *data* without its CRC, -1: all have theirs; None: the Python way.
+
+        *positions* are where they begin, 8 bytes each, little-endian.
+        """
 
     def message_ids(self, results: Sequence[Any]) -> str:
         """Return the ids of these results, joined by commas."""
@@ -114,7 +187,7 @@ def found_kernel() -> tuple[Kernel | None, str]:
     except ModuleNotFoundError:
         return None, NOT_INSTALLED
     except ImportError as error:
-        # Among others: a second interpreter of one process, which PyO3 refuses.
+        # Among others: a second interpreter of one process.
         return None, f"reput-kernel cannot be loaded: error={error}"
     protocol = getattr(module, "PROTOCOL", None)
     if protocol != PROTOCOL:

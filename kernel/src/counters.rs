@@ -14,10 +14,21 @@ pub enum Way {
     PutBatch,
     /// A batch from a client.
     SentBatch,
+    /// A batch of rows for the index.
+    Index,
+    /// A batch of rows for the consume queues.
+    ConsumeQueue,
+    /// A read of a consume queue.
+    Read,
+    /// Bytes of the log made rows.
+    Scan,
+    /// Records compared with their CRC.
+    Check,
 }
 
-const NAMES: [&str; 3] = ["put", "put_batch", "sent_batch"];
-static COUNTS: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+const NAMES: [&str; 8] =
+    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check"];
+static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that were put through one kind of call.
 pub fn count(way: Way, messages: usize) {

@@ -1,28 +1,47 @@
-//! reput's kernel: the compiled way of what a put costs most, on the boundary of the encoder and the record layout.
+//! reput's kernel: the compiled way of what costs most, on the boundary of the encoder and the record layout.
 //!
 //! `reput/kernel.py` decides whether it is used. Each function returns None for a case that it does not handle; Python
 //! then does the work, so there is one store with one set of errors.
 
+mod cached_file;
 mod counters;
+mod index;
+mod interpreter;
 mod item;
 mod known;
+mod log_rows;
 mod memory;
 mod message;
 mod puts;
+mod reads;
 mod record;
+mod rows;
 mod sent;
+mod stored;
+mod units;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
-/// The compiled way of reput's puts.
+/// The compiled way of what costs reput most.
 #[pymodule]
 fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if !interpreter::is_first(module.py()) {
+        return Err(PyImportError::new_err("another interpreter of this process has loaded it"));
+    }
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;
+    module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
+    module.add_class::<reads::ReadRecords>()?;
+    module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
 }

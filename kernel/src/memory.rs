@@ -1,4 +1,5 @@
-//! The memory that puts write to: the mapping of the log's last segment. The one module with unsafe code.
+//! Mapped files that are written while other processes read them: the log's last segment, and the index. With
+//! unsafe code.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -8,7 +9,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::record::SIZE_WORD;
+/// Bytes of a word.
+pub const WORD_SIZE: usize = 4;
 
 /// A word that may lie anywhere.
 #[repr(C, packed)]
@@ -19,7 +21,7 @@ struct Word(u32);
 /// The object holds an export of the Python object's buffer, so the file cannot be unmapped. The interpreter's lock is
 /// held for all of `'py`. Do not release the lock before this object is dropped: another thread might then close the
 /// store, and fail because its mapping is in use.
-pub struct LogMemory<'py> {
+pub struct SharedMemory<'py> {
     /// Keeps the buffer's export alive.
     _buffer: PyBuffer<u8>,
     address: *mut u8,
@@ -27,16 +29,16 @@ pub struct LogMemory<'py> {
     python: PhantomData<Python<'py>>,
 }
 
-impl<'py> LogMemory<'py> {
+impl<'py> SharedMemory<'py> {
     /// Return the memory of *object*, a memory view.
-    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<LogMemory<'py>> {
+    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<SharedMemory<'py>> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("the log's memory is not a writable run of bytes"));
+            return Err(PyValueError::new_err("the mapped memory is not a writable run of bytes"));
         }
         let address = buffer.buf_ptr().cast::<u8>();
         let size = buffer.len_bytes();
-        Ok(LogMemory { _buffer: buffer, address, size, python: PhantomData })
+        Ok(SharedMemory { _buffer: buffer, address, size, python: PhantomData })
     }
 
     /// Tell whether *size* bytes from *at* on lie in this memory.
@@ -48,19 +50,34 @@ impl<'py> LogMemory<'py> {
     pub fn write(&self, at: usize, data: &[u8]) {
         assert!(self.has(at, data.len()));
         // SAFETY: the target lies in the exported buffer, as was just checked. *data* belongs to an immutable Python
-        // object or to this thread, so it cannot overlap a mapping of the log. No Rust reference to the target exists:
+        // object or to this thread, so it cannot overlap a mapping. No Rust reference to the target exists:
         // other processes may read it meanwhile, and take nothing there for valid before its size word is.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.address.add(at), data.len()) };
     }
 
-    /// Copy the first word of a record to *at*, after everything that was written before.
+    /// Copy *data* to *at*, after everything that was written before.
+    pub fn write_next(&self, at: usize, data: &[u8]) {
+        fence(Ordering::Release);
+        self.write(at, data);
+    }
+
+    /// Copy one word to *at*, after everything that was written before.
     ///
-    /// A reader that sees it may trust every byte behind it.
-    pub fn write_size_word(&self, at: usize, word: [u8; SIZE_WORD]) {
+    /// The first word of a record is the last one written: a reader that sees it may trust every byte behind it. So is
+    /// an index's slot, which leads to an entry.
+    pub fn write_word(&self, at: usize, word: [u8; WORD_SIZE]) {
         let word = u32::from_ne_bytes(word);
-        assert!(self.has(at, SIZE_WORD));
+        assert!(self.has(at, WORD_SIZE));
         fence(Ordering::Release);
         // SAFETY: as in `write`. One store of four bytes: volatile, so that it is neither split nor moved before the fence.
         unsafe { self.address.add(at).cast::<Word>().write_volatile(Word(word)) };
+    }
+
+    /// Return the word at *at*.
+    pub fn read_word(&self, at: usize) -> [u8; WORD_SIZE] {
+        assert!(self.has(at, WORD_SIZE));
+        // SAFETY: the word lies in the exported buffer, as was just checked, and any bytes are a word. Volatile, because
+        // another process may write it meanwhile.
+        unsafe { self.address.add(at).cast::<Word>().read_volatile() }.0.to_ne_bytes()
     }
 }

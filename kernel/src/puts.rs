@@ -19,9 +19,9 @@ use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList, PyTuple};
 use crate::counters::{Way, count};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
-use crate::memory::LogMemory;
+use crate::memory::{SharedMemory, WORD_SIZE};
 use crate::message::PlainMessage;
-use crate::record::{Head, Header, Host, Numbers, ROW_SIZE, SIZE_WORD, TextSizes, row};
+use crate::record::{Head, Header, Host, Numbers, ROW_SIZE, TextSizes, row};
 use crate::sent::{added_properties, sent_items};
 
 /// Properties of a record: the size field is a signed short.
@@ -339,7 +339,7 @@ impl KernelPuts {
             queue_ids.push(queue_id_of(py, item)?);
         }
 
-        let memory = LogMemory::of(&log.getattr(intern!(py, "memory"))?)?;
+        let memory = SharedMemory::of(&log.getattr(intern!(py, "memory"))?)?;
         if !memory.has(at, size) {
             return Err(PyValueError::new_err(format!(
                 "the record does not fit its segment: record_size={size} position={at}"
@@ -349,7 +349,9 @@ impl KernelPuts {
         let mut results = Vec::with_capacity(items.len());
         let store_host = PyBytes::new(py, head.store_host.stored());
         let time = PyInt::new(py, timestamp);
-        let mut size_word = [0; SIZE_WORD];
+        // Until the end no record of the run has its size: if the process is killed meanwhile, nothing behind the log's
+        // end looks like a record, and the next opening finds no damage.
+        let mut size_words = Vec::with_capacity(items.len());
         let mut record_at = at;
         let mut offset = before.clone();
         for (item, queue_id) in items.iter().zip(queue_ids) {
@@ -369,12 +371,8 @@ impl KernelPuts {
                 body_size: item.body.len() as i32,
             };
             let header = Header::pack(head, &numbers);
-            if record_at == at {
-                size_word.copy_from_slice(&header.packed()[..SIZE_WORD]);
-                memory.write(at + SIZE_WORD, &header.packed()[SIZE_WORD..]);
-            } else {
-                memory.write(record_at, header.packed());
-            }
+            size_words.push((record_at, numbers.record_size.to_be_bytes()));
+            memory.write(record_at + WORD_SIZE, &header.packed()[WORD_SIZE..]);
             let properties_size = (item.properties_size() as i16).to_be_bytes();
             let mut piece_at = record_at + header.packed().len();
             for piece in [item.body, field, &properties_size].iter().chain(&item.properties) {
@@ -414,7 +412,9 @@ impl KernelPuts {
         ))?;
         run.move_offsets(py)?;
         // From here on nothing can fail: attributes that exist get other values.
-        memory.write_size_word(at, size_word);
+        for (at, word) in size_words {
+            memory.write_word(at, word);
+        }
         drop(memory);
         log.setattr(intern!(py, "appended"), &offset)?;
         run.add_put_sizes(py)?;

@@ -8,8 +8,6 @@ pub const ROW_SIZE: usize = 64;
 const HEADER_SIZE_MAX: usize = 112;
 const IPV4_HOST_SIZE: usize = 8;
 const IPV6_HOST_SIZE: usize = 20;
-/// Bytes of the size word, which a log's reader trusts.
-pub const SIZE_WORD: usize = 4;
 
 /// A stored host: address and port.
 #[derive(Clone, Copy)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,35 @@ def test_a_free_threaded_interpreter_is_refused(installed: types.ModuleType, mon
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: 1 if name == "Py_GIL_DISABLED" else None)
     assert kernel() is None
     assert "free-threaded" in found_kernel()[1]
+
+
+def test_another_interpreter_of_the_process_is_refused(required_kernel: Kernel) -> None:
+    """A subinterpreter goes the Python way, and is told why; the first interpreter keeps the kernel."""
+    script = """
+        import importlib, sys
+        from reput.kernel import found_kernel, kernel
+
+        assert kernel() is not None, found_kernel()
+        name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+        interpreters = importlib.import_module(name)
+        other = interpreters.create()
+        failure = interpreters.run_string(
+            other,
+            "from reput.kernel import found_kernel, kernel\\n"
+            "assert kernel() is None\\n"
+            "print(found_kernel()[1])",
+        )
+        assert failure is None, failure
+        assert kernel() is not None
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, VARIABLE: "auto"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.startswith("reput-kernel cannot be loaded: error=")
 
 
 def test_the_status_tells_whether_the_writer_has_the_kernel(

@@ -6,11 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reput.errors import StoreError
 from reput.kernel import Kernel
-from reput.store.record.message import Message
+from reput.store.message_store import MessageStore
+from reput.store.record.layout import MESSAGE_MAGIC_CODE, SIZE_AND_MAGIC
+from reput.store.record.message import Message, PutMessageStatus
+from reput.store.writer.publisher import AppendedRecords
+from small_store import UnforcedFiles, small_settings
 from twin_stores import TwinStores
 
 # Texts of any kind, and those that most messages have.
@@ -85,3 +91,31 @@ def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Pat
     twins.close()
     assert after["put"] - before["put"] == len(messages)
     assert after["put_batch"] - before["put_batch"] == len(messages)
+
+
+def test_a_batch_that_is_cut_off_leaves_nothing_that_looks_like_a_record(
+    required_kernel: Kernel, tmp_path: Path
+) -> None:
+    """Whenever the process is killed in a batch, the next opening finds the end of the log, and no damage behind it."""
+    store = MessageStore(tmp_path / "store", small_settings(mapped_file_size_commit_log=1 << 20), files=UnforcedFiles())
+    message = Message("orders", b"body", tags="TagA")
+    first, second = store.put(message), store.put(message)
+    size = second.commit_log_offset - first.commit_log_offset
+    made: list[int] = []
+
+    def result_or_end(*fields: Any) -> None:
+        made.append(fields[1])
+        if len(made) == 3:
+            raise KeyboardInterrupt
+
+    appender = store.appender
+    appender.kernel = required_kernel.KernelPuts(
+        appender, Message, result_or_end, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, None
+    )
+    with pytest.raises(KeyboardInterrupt):
+        store.put_batch([message] * 4)
+    memory = store.commit_log.memory
+    assert made == [store.appended + number * size for number in range(3)]
+    for at in made:
+        assert bytes(memory[at : at + 8]) == SIZE_AND_MAGIC.pack(0, MESSAGE_MAGIC_CODE)
+    store.close(views_complete=False)

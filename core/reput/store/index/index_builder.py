@@ -3,9 +3,9 @@
     batch ──▶ keys and their hashes ──▶ room in the newest file and in as many new ones as it takes ──▶ entries
                                         (a full disk is found here, before anything has changed)
 
-One writer. A small batch is put key by key, a larger one at once with numpy, which is then loaded; both put the same
-entries. Slots are overwritten, so a replay over existing entries would not give the same file: `restore` first cuts off
-the entries behind the durable state.
+One writer. The kernel, where it is installed, takes in every batch. Without it, a small batch is put key by key, a
+larger one at once with numpy, which is then loaded. All put the same entries. Slots are overwritten, so a replay over
+existing entries would not give the same file: `restore` first cuts off the entries behind the durable state.
 
 Source: RocketMQ store, IndexService.buildIndex, retryGetAndCreateIndexFile and deleteExpiredFile.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.kernel import INDEX_KEY_SIZE, kernel
 from reput.store.disk.file_runs import removal_order
 from reput.store.disk.files import Clock, Files, Progress
 from reput.store.index.index_file import key_hash, tags_hash
@@ -70,6 +71,9 @@ class IndexBuilder:
         Args:
             slot_count, entry_count: of a new file, unless those that are there have others.
             with_tags: enter the tags of each record, too, as RocketMQ does from 5.4.0 on.
+
+        Raises:
+            ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
         """
         self.directory = directory
         self.slot_count = slot_count
@@ -85,6 +89,7 @@ class IndexBuilder:
         self.names_changed = False
         self.names_to_force = False
         self.hashes: KeyHashes | None = None
+        self.kernel = kernel()
 
     # Taking in.
 
@@ -98,7 +103,13 @@ class IndexBuilder:
         if not count:
             return
         at = 0
-        if count < BULK_ROWS_MIN:
+        found = self.kernel.index_keys(batch.parts, self.with_tags) if self.kernel is not None else None
+        if self.kernel is not None and found is not None:
+            packed, keys_end_batch = found
+            for file, taken in self.places(len(packed) // INDEX_KEY_SIZE, keys_end_batch):
+                file.put_packed(self.kernel, packed, at, taken)
+                at += taken
+        elif count < BULK_ROWS_MIN:
             requests = list(batch)
             keys = [key for request in requests for key in keys_of(request, with_tags=self.with_tags)]
             keys_end_batch = bool(keys) and keys[-1][1] == requests[-1].commit_log_offset

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from reput.kernel import Kernel
 from reput.store.disk.files import Files
 from reput.store.index.index_layout import ENTRY, HEADER, SLOT, IndexHeader
 
@@ -174,6 +175,10 @@ class IndexMapping:
         self.write_header()
         closes = np.append(opens[1:], True)
         slots[slot[closes]] = (place[closes] + first).astype(np.uint32).byteswap()
+
+    def put_packed(self, kernel: Kernel, keys: bytes, first: int, count: int) -> None:
+        """Add *count* of the keys that the kernel has found, for which there is room, from number *first* on."""
+        kernel.put_index_keys(self.memory, self.slot_count, self.entry_count, self.header, keys, first, count)
 
     def write_header(self) -> None:
         """Put the header into the file, where the count stays 0 until there is an entry."""

@@ -1,7 +1,8 @@
 """LogScan: the commit log read in bulk, as the columns that dispatchers get.
 
 One reader, its own descriptors, read-only. The writer's ring hands out the same columns for fresh records. Readers that
-start late, readers that the ring has lapped, and rebuilds use this scan.
+start late, readers that the ring has lapped, and rebuilds use this scan. The kernel, where it is installed, makes the
+rows of plain records; numpy makes those of all others.
 
 Source of the requests: RocketMQ store, CommitLog.checkMessageAndReturnSize and DispatchRequest.
 """
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 
 from reput.errors import DamagedStore
+from reput.kernel import kernel
 from reput.store.log.segment_reader import CHUNK_SIZE, SegmentReader
 from reput.store.log.segments import Segments
 from reput.store.record.byte_runs import WORD_SIZE, join_runs
@@ -62,6 +64,9 @@ class LogScan:
         Args:
             passed_over: damaged ranges (from, until) that the operator has accepted, ascending.
             verify: compare every body with its CRC, and the whole record where it carries one.
+
+        Raises:
+            ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
         """
         self.segments = Segments(store_directory / "commitlog", segment_size)
         self.needs_properties = needs_properties
@@ -70,6 +75,7 @@ class LogScan:
         self.verify = verify
         self.reader = SegmentReader(self.segments)
         self.hashes = StringHashes()
+        self.kernel = kernel()
 
     @property
     def offset_min(self) -> int:
@@ -94,9 +100,28 @@ class LogScan:
             return ScannedRange(DispatchColumns([], b"", b""), commit_log_offset, 0)
         if commit_log_offset in self.passed_over:
             return ScannedRange(DispatchColumns([], b"", b""), min(self.passed_over[commit_log_offset], until), 0)
+        plain = self.plain_rows(commit_log_offset, until, size_max)
+        if plain is not None:
+            return plain
         columns, end = self.locate(commit_log_offset, until, size_max)
         timestamp = int(columns.store_timestamp[-1]) if len(columns) else 0
         return ScannedRange(self.requests(columns), end, timestamp)
+
+    def plain_rows(self, commit_log_offset: int, until: int, size_max: int) -> ScannedRange | None:
+        """Return the requests that the kernel makes of the records from *commit_log_offset* on.
+
+        They end before the first record that is not plain. None: it is the first one, or there is no kernel.
+        """
+        if self.kernel is None:
+            return None
+        segment = self.segments.holding(commit_log_offset)
+        end = min(until, segment.begin + segment.size, segment.end)
+        data = self.reader.pread(segment, commit_log_offset, min(size_max, end - commit_log_offset))
+        found = self.kernel.log_rows(data, commit_log_offset, self.verify, self.needs_properties)
+        if found is None:
+            return None
+        queues, rows, texts, end, store_timestamp = found
+        return ScannedRange(DispatchColumns(queues, rows, texts), commit_log_offset + end, store_timestamp)
 
     def locate(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> tuple[RecordColumns, int]:
         """Return the records from *commit_log_offset* on, as `scan` does, and the offset where to continue."""

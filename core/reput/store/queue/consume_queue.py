@@ -97,15 +97,24 @@ class ConsumeQueue:
         at = queue_offset * UNIT_SIZE
         in_file = at % self.file_size
         size = min(count * UNIT_SIZE, self.file_size - in_file)
-        begin = at - in_file
-        if begin != self.last_begin:
-            self.last_begin, self.last_path = begin, self.prefix + file_name(begin)
         try:
-            data = self.files.read(self.last_path, size, in_file)
+            data = self.files.read(self.path_at(at - in_file), size, in_file)
         except FileNotFoundError:
             return b""
         left_over = len(data) % UNIT_SIZE
         return data[:-left_over] if left_over else data
+
+    def place(self, queue_offset: int, count: int) -> tuple[str, int] | None:
+        """Return the file that holds *count* units, and where in it they begin; None: it does not hold them all."""
+        at = queue_offset * UNIT_SIZE
+        in_file = at % self.file_size
+        return (self.path_at(at - in_file), in_file) if in_file + count * UNIT_SIZE <= self.file_size else None
+
+    def path_at(self, begin: int) -> str:
+        """Return the path of the file whose first byte has this offset."""
+        if begin != self.last_begin:
+            self.last_begin, self.last_path = begin, self.prefix + file_name(begin)
+        return self.last_path
 
     def units(self, queue_offset: int, count: int) -> list[Unit]:
         """Return up to *count* units of one file, whatever they hold."""

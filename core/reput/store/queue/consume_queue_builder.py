@@ -4,8 +4,9 @@
                                       │
     flush:  files forced ──▶ directories forced ──▶ the caller's cursor with `table`, how far each queue reaches
 
-One writer. A small batch is put row by row, a larger one at once with numpy, which is then loaded; both put the same
-units. After a failure a batch may be put again: units that are there already are skipped.
+One writer. The kernel, where it is installed, finds the units of a batch. Without it, a small batch is put row by row,
+a larger one at once with numpy, which is then loaded. All put the same units. After a failure a batch may be put again:
+units that are there already are skipped.
 
 Source: RocketMQ store, CommitLogDispatcherBuildConsumeQueue, ConsumeQueueStore and MultiDispatchUtils.
 """
@@ -24,11 +25,13 @@ from typing import Protocol
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.kernel import kernel
 from reput.store.disk.file_name import file_name, parse_file_name
 from reput.store.disk.file_runs import removal_order
 from reput.store.disk.files import Files, Progress, untold
 from reput.store.queue.consume_queue import UNIT_SIZE
 from reput.store.queue.consume_queue_files import ConsumeQueueFiles, QueueEnd
+from reput.store.queue.queue_units import QueueUnits
 from reput.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
 from reput.store.record.multi_dispatch import further_queues
 from reput_hooks import Cursor, DispatchBatch
@@ -48,6 +51,8 @@ __all__ = [
 
 # Below this, the fixed cost of numpy's calls is more than the rows cost one by one.
 BULK_ROWS_MIN = 24
+# The same for the one call of the kernel.
+KERNEL_ROWS_MIN = 3
 # Prepared and rolled back records share this bit, and have no unit.
 LEFT_OUT = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 NAME_SIZE_MAX = 255
@@ -110,6 +115,9 @@ class ConsumeQueueBuilder:
             refuse: called with the commit-log offset of each record that can have no unit, and the reason.
             addresses: finds the ext unit of a record. The record's unit gets its address in place of the tags code.
             recreated_at: (topic, queue id) → commit-log offset below which no record has a unit; of `recreated_queues`.
+
+        Raises:
+            ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
         """
         assert file_size % UNIT_SIZE == 0
         self.directory = directory
@@ -134,6 +142,7 @@ class ConsumeQueueBuilder:
         # Queues whose file is open, in the order of opening.
         self.opened: dict[ConsumeQueueFiles, None] = {}
         self.open_max = open_files_max()
+        self.kernel = kernel()
 
     # Taking in.
 
@@ -145,8 +154,19 @@ class ConsumeQueueBuilder:
         """
         touched: dict[ConsumeQueueFiles, None] = {}
         addresses = self.addresses if self.addresses is not None and self.addresses.exist() else None
-        if addresses is not None or len(batch) < BULK_ROWS_MIN:
+        if addresses is not None:
             self.take_rows(batch, touched, addresses)
+        elif (
+            self.kernel is not None
+            and len(batch) >= KERNEL_ROWS_MIN
+            and (found := self.kernel.queue_units(batch.parts)) is not None
+        ):
+            units, left_alone_count = found
+            self.left_alone_count += left_alone_count
+            for name, *fields in units:
+                self.take_units(name, QueueUnits(*fields), touched)
+        elif len(batch) < BULK_ROWS_MIN:
+            self.take_rows(batch, touched)
         else:
             self.take_columns(batch, touched)
         self.write_all(touched)
@@ -203,28 +223,31 @@ class ConsumeQueueBuilder:
             self.left_alone_count += int(((left_out & INNER_BATCH_FLAG) != 0).sum())
             rows = rows[left_out == 0]
         for queue_index, units in units_by_queue(rows):
-            name = names[queue_index]
-            if self.recreated_at and units.commit_log_offset < self.recreated_at.get(name, 0):
-                for row in units.rows():
-                    self.take(name, *row, touched)
-                continue
-            queue = self.queues.get(name)
-            if queue is None:
-                # Its first unit makes the queue, and says where it begins.
-                self.take(name, *next(units.rows()), touched)
-                if len(units) == 1:
-                    continue
-                queue, units = self.queues.get(name), units.without_first()
-            if (
-                queue is not None
-                and units.consecutive
-                and queue.follows(units.commit_log_offset, units.record_size, units.queue_offset)
-            ):
-                queue.put_run(units.data, units.last, units.max_physic_offset)
-                touched[queue] = None
-            else:
-                for commit_log_offset, record_size, tags_code, queue_offset in units.rows():
-                    self.take(name, commit_log_offset, record_size, tags_code, queue_offset, touched)
+            self.take_units(names[queue_index], units, touched)
+
+    def take_units(self, name: tuple[str, int], units: QueueUnits, touched: dict[ConsumeQueueFiles, None]) -> None:
+        """Take in the units of one queue (topic, queue id), as a run if they follow those that it has."""
+        if self.recreated_at and units.commit_log_offset < self.recreated_at.get(name, 0):
+            for row in units.rows():
+                self.take(name, *row, touched)
+            return
+        queue = self.queues.get(name)
+        if queue is None:
+            # Its first unit makes the queue, and says where it begins.
+            self.take(name, *next(units.rows()), touched)
+            if len(units) == 1:
+                return
+            queue, units = self.queues.get(name), units.without_first()
+        if (
+            queue is not None
+            and units.consecutive
+            and queue.follows(units.commit_log_offset, units.record_size, units.queue_offset)
+        ):
+            queue.put_run(units.data, units.last, units.max_physic_offset)
+            touched[queue] = None
+        else:
+            for commit_log_offset, record_size, tags_code, queue_offset in units.rows():
+                self.take(name, commit_log_offset, record_size, tags_code, queue_offset, touched)
 
     def take(
         self,

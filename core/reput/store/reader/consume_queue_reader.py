@@ -11,13 +11,14 @@ from isal.isal_zlib import crc32
 
 from reput.errors import OffsetOutOfRange
 from reput.filter import MessageFilter
+from reput.kernel import Kernel
 from reput.store.disk.file_name import file_name
 from reput.store.ext.consume_queue_ext import ConsumeQueueExt, is_address
 from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, Unit, is_garbage
 from reput.store.queue.nearest_offset import QueueFile
 from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX, ConsumeQueueBounds
 from reput.store.reader.readable_store import NOT_ITS_CRC, ReadableStore
-from reput.store.reader.results import Place
+from reput.store.reader.results import KernelRecords, Place, Records
 from reput.store.reader.unit_damage import log_damage, require_reason
 from reput.store.record.layout import (
     BODY_AT,
@@ -75,6 +76,28 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         if ext is None:
             return message_filter.is_matched_by_consume_queue(None)
         return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
+
+    def read_plain(self, kernel: Kernel, queue_offset: int, count: int) -> Records | None:
+        """Return the records of *count* units from *queue_offset* on; None: `read` has to look at them.
+
+        They are plain if all of these units are in one file, and each leads to a whole record of this queue, all in the
+        page cache.
+        """
+        store, place = self.store, self.units.place(queue_offset, count)
+        if place is None or store.segments is None:
+            return None
+        found = kernel.read_queue(
+            store.files.descriptors,
+            *place,
+            count,
+            queue_offset,
+            max(self.log_min, self.deleted_at),
+            store.own_from,
+            self.queue_id,
+            self.topic_fields[0],
+            store.segments.find,
+        )
+        return None if found is None else KernelRecords(found)
 
     def read(self, chosen: Sequence[Place], places: list[Place], body_ends: list[int]) -> list[bytes]:
         """Return the bytes of the records of units.

@@ -175,6 +175,12 @@ class MessageReader:
         if limits is not None:
             # RocketMQ hands out of one queue file at a time.
             end = min(end, queue_offset - queue_offset % file_units + file_units)
+        kernel = self.store.kernel
+        if kernel is not None and message_filter is None and limits is None and self.store.agreed is None:
+            wanted = min(end - queue_offset, count_max)
+            plain = queue.read_plain(kernel, queue_offset, wanted) if wanted > 0 else None
+            if plain is not None:
+                return GetMessageResult(GetMessageStatus.FOUND, queue_offset + wanted, low, high, plain)
         codes = message_filter.codes if isinstance(message_filter, TagMessageFilter) else None
         taken: list[bytes] = []
         places: list[Place] = []

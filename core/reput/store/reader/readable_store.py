@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange, StoreError
+from reput.kernel import kernel
 from reput.settings import Settings
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
 from reput.store.log.segments import Segments
@@ -39,7 +40,7 @@ class ReadableStore:
         generation: Callable[[str], int] = lambda view: 0,
         log_begin: Callable[[], int] | None = None,
         deletions: Callable[[], Mapping[str, int]] | None = None,
-        own_from: int = 1 << 63,
+        own_from: int = (1 << 63) - 1,
         on_damage: Callable[[DamagedStore], None] = lambda error: None,
         queue_end_at: Callable[[str, int, int], int] | None = None,
         at_rest: bool = False,
@@ -60,6 +61,9 @@ class ReadableStore:
                 unknown; in the writer's process it is known once all records are built. None: the view's cursor is
                 read instead.
             at_rest: no dispatcher builds the queues, so bytes behind a queue's end are not just a write in progress.
+
+        Raises:
+            ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
         """
         self.directory = store_directory
         self.settings = settings
@@ -67,6 +71,7 @@ class ReadableStore:
         self.view_generation = generation
         self.generations: dict[str, int] = {}
         self.files = OpenFiles()
+        self.kernel = kernel()
         self.log_begin = log_begin
         self.own_from = own_from
         self.on_damage = on_damage

@@ -11,16 +11,18 @@ from typing import overload
 
 import msgspec
 
+from reput.kernel import ReadRecords
 from reput.settings import Settings
 from reput.store.queue.consume_queue import Unit
 from reput.store.record.layout import QUEUE_PLACE_V4
-from reput.store.record.record import checked_record, decode_record, store_timestamp_of
+from reput.store.record.record import checked_record, decode_record, read_records, store_timestamp_of
 from reput_hooks import Record
 
 __all__ = [
     "BoundaryType",
     "GetMessageResult",
     "GetMessageStatus",
+    "KernelRecords",
     "Place",
     "QueryMessageResult",
     "Records",
@@ -117,6 +119,22 @@ class Records(Sequence[Record]):
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+
+class KernelRecords(Records):
+    """Records that the kernel has read and checked. It makes their objects, too."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: ReadRecords) -> None:
+        super().__init__(found.data())
+        self._found = found
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(read_records(self._found))
+
+    def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
+        return zip(self._found.queue_offsets(), self, strict=True)
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):

@@ -46,7 +46,8 @@ def damage_of_unit(queue: ConsumeQueueBounds, queue_offset: int, unit: Unit) -> 
             return queue.garbled(queue_offset, f"the unit points into the middle of a record: {stands}")
         return log_damage(queue, "the log has no record where the queue says", queue_offset, commit_log_offset, size)
     try:
-        record = decode_record(queue.store.read_log(commit_log_offset, own_size))
+        # A damaged size may be negative.
+        record = decode_record(queue.store.read_log(commit_log_offset, max(own_size, 0)))
     except (DamagedStore, OffsetOutOfRange):
         return log_damage(queue, "the log has no whole record there", queue_offset, commit_log_offset, size)
     if own_size != size:

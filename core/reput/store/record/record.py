@@ -12,6 +12,7 @@ from typing import Any
 from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
+from reput.kernel import ReadRecords
 from reput.store.record.layout import (
     BODY_AT,
     BODY_SIZE,
@@ -57,6 +58,7 @@ __all__ = [
     "encode_host",
     "encode_message_id",
     "encode_record",
+    "read_records",
     "store_timestamp_of",
 ]
 
@@ -258,6 +260,11 @@ def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at
     record.__class__ = Record
     decoded: Record = record
     return decoded
+
+
+def read_records(found: ReadRecords) -> list[Record]:
+    """Return the records that the kernel has read, as `checked_record` makes each."""
+    return found.decoded(UndecodedRecord, Record, decode_fields, EARLY_BODY_END_MAX)
 
 
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:

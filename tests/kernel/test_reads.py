@@ -1,0 +1,159 @@
+"""Reads of consume queues: the kernel gives the same records, statuses and errors as the Python way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import reput
+from reput.errors import ReputError
+from reput.kernel import Kernel
+from reput.store.reader.message_reader import MessageReader
+from reput.store.reader.readable_store import ReadableStore
+from reput.store.reader.results import KernelRecords
+from reput.store.record.message import Message
+from small_store import small_settings
+
+SEGMENT_SIZE = 16384
+SETTINGS: dict[str, Any] = {"mapped_file_size_commit_log": SEGMENT_SIZE, "mapped_file_size_consume_queue": 20 * 32}
+QUEUES = [("orders", 0), ("orders", 1), ("T" * 127, 0), ("absent", 0)]
+GET = st.tuples(st.sampled_from(QUEUES), st.integers(-1, 140), st.sampled_from([0, 1, 1, 3, 32, 200]))
+# Which of the files, the place in its used part in millionths, the byte.
+DAMAGE = st.tuples(st.integers(0, 20), st.integers(0, 999_999), st.integers(0, 255))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A closed store with records of many sizes in several segments, and where its log ends."""
+    directory = tmp_path_factory.mktemp("reads") / "store"
+    with reput.open(directory, mode="inline", **SETTINGS) as store:
+        for number in range(250):
+            topic, queue_id = QUEUES[0 if number < 90 else number % 3]
+            tags = None if number % 7 else "TagA"
+            store.put(Message(topic, bytes([number]) * (number * 37 % 900), tags=tags, queue_id=queue_id, keys=["k"]))
+        store.wait_for("consume_queue", store.appended)
+        end = store.appended
+    return directory, end
+
+
+def twin_readers(directory: Path, end: int, own_from: int, kernel: Kernel) -> list[MessageReader]:
+    """Return a reader that goes the Python way, and one that uses the kernel."""
+    readers = []
+    for used in (None, kernel):
+        store = ReadableStore(directory, small_settings(**SETTINGS), lambda view: end, own_from=own_from, at_rest=True)
+        store.kernel = used
+        readers.append(MessageReader(store))
+    return readers
+
+
+def outcome_of(reader: MessageReader, get: tuple[tuple[str, int], int, int]) -> Any:
+    """Return everything that a get says, or its error as text."""
+    (topic, queue_id), queue_offset, count_max = get
+    try:
+        found = reader.get_message(topic, queue_id, queue_offset, count_max)
+    except ReputError as error:
+        return type(error), str(error)
+    records = list(found)
+    return (
+        found.status,
+        (found.next_queue_offset, found.queue_offset_min, found.queue_offset_max),
+        found.records.data,
+        records,
+        [record.__reduce__() for record in records],
+        list(found.records.with_queue_offsets()),
+        found.records[-1:],
+    )
+
+
+@settings(max_examples=60)
+# A record whose size is negative.
+@example([(("orders", 0), 63, 1)], [(2, 0, 128)], 0)
+@given(
+    st.lists(GET, min_size=1, max_size=12), st.lists(DAMAGE, max_size=3), st.sampled_from([0, 20_000, (1 << 63) - 1])
+)
+def test_any_gets_give_the_same_records_and_errors(
+    required_kernel: Kernel, written: tuple[Path, int], gets: list[Any], damages: list[Any], own_from: int
+) -> None:
+    """Wherever a read begins, and whatever bytes of the log or of a queue are damaged."""
+    source, end = written
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch, "store")
+        shutil.copytree(source, directory)
+        files = sorted((directory / "commitlog").iterdir()) + sorted((directory / "consumequeue").rglob("0*0"))
+        for number, place, byte in damages:
+            data = bytearray(files[number % len(files)].read_bytes())
+            used = len(data.rstrip(b"\0"))
+            if used:
+                data[place * used // 1_000_000] = byte
+                files[number % len(files)].write_bytes(data)
+        readers = twin_readers(directory, end, own_from, required_kernel)
+        for get in gets:
+            outcomes = [outcome_of(reader, get) for reader in readers]
+            assert outcomes[0] == outcomes[1]
+        for reader in readers:
+            reader.close()
+
+
+def test_plain_reads_go_through_the_kernel(required_kernel: Kernel, written: tuple[Path, int]) -> None:
+    """Records in the page cache, once their files are open. A get across two files of the queue goes the Python way."""
+    directory, end = written
+    require_cached_reads(directory)
+    reader = twin_readers(directory, end, 0, required_kernel)[1]
+    # The first read opens the files.
+    for queue_offset in range(0, 90, 3):
+        reader.get_message("orders", 0, queue_offset, 3)
+    before = required_kernel.counts()["read"]
+    assert isinstance(reader.get_message("orders", 0, 40, 20).records, KernelRecords)
+    assert isinstance(reader.get_message("orders", 0, 7, 1).records, KernelRecords)
+    assert required_kernel.counts()["read"] - before == 21
+    assert len(reader.get_message("orders", 0, 20, 20)) == 20
+    assert required_kernel.counts()["read"] - before == 21
+    reader.close()
+
+
+def test_files_that_are_closed_are_opened_again(required_kernel: Kernel, written: tuple[Path, int]) -> None:
+    """The kernel reads files that are open; the Python way opens them."""
+    directory, end = written
+    reader = twin_readers(directory, end, 0, required_kernel)[1]
+    found = reader.get_message("orders", 0, 3, 20)
+    reader.store.files.close()
+    assert reader.get_message("orders", 0, 3, 20) == found
+    reader.close()
+
+
+def test_odd_arguments_are_no_reads(required_kernel: Kernel, written: tuple[Path, int]) -> None:
+    """Places and counts that no file has, and descriptors of nothing, give None or an error, never a crash."""
+    directory, _ = written
+    path = str(next((directory / "consumequeue" / "orders" / "0").iterdir()))
+    with open(path, "rb") as file:
+        for descriptors, at, count in (
+            ({}, 0, 1),
+            ({path: -1}, 0, 1),
+            ({path: file.fileno()}, -20, 1),
+            ({path: file.fileno()}, 1 << 62, 1),
+            ({path: file.fileno()}, 0, 1 << 60),
+            ({path: file.fileno()}, 7, 3),
+            ({path: file.fileno()}, 0, 3),
+        ):
+            arguments = (descriptors, path, at, count, 0, 0, 0, 0, b"\x06orders", lambda offset: None)
+            assert required_kernel.read_queue(*arguments) is None
+        with pytest.raises(TypeError):
+            required_kernel.read_queue({path: "7"}, path, 0, 1, 0, 0, 0, 0, b"", None)  # type: ignore[dict-item, arg-type]
+
+
+def require_cached_reads(directory: Path) -> None:
+    """Skip the test where the file system cannot say whether a read would wait; tmpfs cannot, but never waits."""
+    with open(next((directory / "commitlog").iterdir()), "rb") as file:
+        file.read(64)
+        try:
+            os.preadv(file.fileno(), [bytearray(8)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            if not directory.is_relative_to("/dev/shm"):
+                pytest.skip(f"the file system refuses reads that must not wait: error={error}")
