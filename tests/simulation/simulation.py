@@ -4,6 +4,8 @@
                 │                │                        │
                 └──▶ faults      └────── SimulatedDisk ───┘
 
+The module is long because a run is one state machine: each operation reads and changes what all the others check.
+
 After every death of the writer the store is opened again and its promises are checked: acknowledged messages exist, the
 log is what was put, in order and without a gap, and the views catch up with it.
 """
