@@ -84,7 +84,7 @@ async def test_a_request_without_answer_has_none():
     peer = await Peer.of(port)
     peer.write(*(RemotingCommand(code, opaque=code, flag=2) for code in (ECHO, 2, 3, 99)), request(8))
     assert (await peer.read()).opaque == 8
-    await until(lambda: not server.waiting)
+    await until(lambda: not server.running)
     peer.write(request(9))
     assert (await peer.read()).opaque == 9
 

@@ -50,6 +50,8 @@ class Console(ConsoleContext):
             hosts: names under which it may be asked; empty: any.
         """
         super().__init__(target, accounts, audit or AuditLog(None))
+        # Which topics and groups the metrics show: the same ones at each scrape.
+        self.shown: tuple[dict[str, None], dict[tuple[str, str], None]] = ({}, {})
         routes = [
             *Pages(self).routes(),
             *(StorePages(self, target).routes() if isinstance(target, ConsoleStore) else ()),
@@ -104,5 +106,7 @@ class Console(ConsoleContext):
             return refuse(404, "brokers give their metrics themselves: reput serve --metrics H:P")
         registry = CollectorRegistry()
         with self.target.open() as engine:
-            registry.register(StoreCollector(engine))
+            collector = StoreCollector(engine)
+            collector.shown_topics, collector.shown_groups = self.shown
+            registry.register(collector)
             return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

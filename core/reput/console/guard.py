@@ -180,9 +180,10 @@ class Guard:
         return session
 
     def begin(self, user: str | None) -> tuple[str, ConsoleSession]:
-        """Begin a session; return its token. The oldest one goes if there are too many."""
+        """Begin a session; return its token. If there are too many, the oldest goes, first of those without a user."""
         if len(self.sessions) >= SESSIONS_MAX:
-            del self.sessions[next(iter(self.sessions))]
+            strangers = (token for token, session in self.sessions.items() if session.user is None)
+            del self.sessions[next(strangers, next(iter(self.sessions)))]
         token = secrets.token_urlsafe(32)
         session = self.sessions[token] = ConsoleSession(user, self.monotonic() + SESSION_S)
         return token, session

@@ -21,6 +21,7 @@ __all__ = ["BodyView", "LifeStep", "body_view", "life_of", "message_row", "time_
 COMPRESSED_FLAG = 1
 # What a page shows of a body at most, and of one line of a table.
 BODY_SIZE_MAX = 64 << 10
+JSON_SIZE_MAX = 16 << 10
 INFLATED_SIZE_MAX = 4 << 20
 PREVIEW_SIZE = 100
 HEX_WIDTH = 16
@@ -102,9 +103,12 @@ def decoded(body: bytes) -> tuple[str, str]:
         text = body.decode()
     except UnicodeDecodeError:
         return "bytes", hex_dump(body)
-    if text[:1] in ("{", "["):
+    # A long one is shown as it is: in lines, deep nesting would make of each character a line of blanks.
+    if text[:1] in ("{", "[") and len(text) <= JSON_SIZE_MAX:
         try:
-            return "json", json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            shown = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            # JSON may name half of a pair of surrogates, which no page can have.
+            return "json", shown.encode("utf-8", "replace").decode()
         except (ValueError, RecursionError):
             pass
     if all(character.isprintable() or character in "\t\r\n" for character in text):

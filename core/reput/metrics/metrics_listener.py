@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from socketserver import ThreadingMixIn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -14,6 +15,8 @@ __all__ = ["MetricsListener"]
 
 # A scraper that sends nothing, or reads nothing, must not keep a thread.
 PEER_TIMEOUT_S = 10.0
+# Further connections are closed: each has a thread, and a slow one may last.
+CONNECTIONS_MAX = 16
 POLL_S = 0.5
 
 
@@ -22,6 +25,28 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread, if there are not too many."""
+        if not self.free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
 
 class SilentHandler(WSGIRequestHandler):

@@ -285,7 +285,7 @@ def kept(shown: dict[Name, None], weights: Mapping[Name, int]) -> set[Name]:
     for gone in [name for name in shown if name not in weights]:
         del shown[gone]
     new = [name for name in weights if name not in shown]
-    for name in sorted(new, key=lambda name: -weights[name])[: SERIES_MAX - len(shown)]:
+    for name in sorted(new, key=lambda name: -weights[name])[: max(SERIES_MAX - len(shown), 0)]:
         shown[name] = None
     return set(shown)
 

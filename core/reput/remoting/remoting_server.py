@@ -40,6 +40,7 @@ THREADS = 4
 # Of one connection. A client that asks for much at once would otherwise take all threads, and the interpreter's lock.
 THREADS_OF_CONNECTION = 2
 WAITING_MAX = 1000
+WAITING_OF_CONNECTION_MAX = 250
 SETTLE_MAX_S = 5.0
 CONNECTIONS_MAX = 1 << 20
 
@@ -219,13 +220,16 @@ class RemotingServer:
 
     def handle_in_thread(self, processor: Processor, connection: Connection, request: RemotingCommand) -> None:
         """Answer one request in a thread, or refuse it if too many are queued."""
-        if self.queued_count >= WAITING_MAX:
+        queue = self.queues.get(connection) or ThreadQueue()
+        # Nobody is told that a one-way request was refused, such as the end of a transaction.
+        is_greedy = len(queue.waiting) >= WAITING_OF_CONNECTION_MAX and not request.is_oneway
+        if is_greedy or self.queued_count >= WAITING_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
             )
             connection.respond(request, response)
             return
-        queue = self.queues.setdefault(connection, ThreadQueue())
+        self.queues[connection] = queue
         queue.waiting.append((processor, request))
         self.queued_count += 1
         if queue.running < THREADS_OF_CONNECTION:

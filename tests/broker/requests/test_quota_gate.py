@@ -7,6 +7,7 @@ import json
 import pytest
 
 from delivering import wait_until
+from reput.broker.requests import quota_gate
 from reput.broker.state.quotas import Quotas, parse_quotas
 from reput.errors import ConfigError
 from reput.remoting.request_code import RequestCode
@@ -123,6 +124,24 @@ def test_names_that_clients_make_up_do_not_fill_the_memory():
         subject = quotas.subject("topic", f"t{number}", float(number))
         assert subject is not None
     assert len(quotas.subjects) <= 10_000
+    assert quotas.subject("topic", "t" * 256, 1.0) is None
+
+
+def test_a_client_of_ipv4_on_a_listener_of_ipv6_has_its_rule():
+    """Such a listener sees its address within one of IPv6."""
+    quotas = parse_quotas("client=10.0.0.0/8 connections=1")
+    assert quotas.subject("client", "::ffff:10.1.2.3", 0.0) is not None
+    assert quotas.subject("client", "::ffff:11.1.2.3", 0.0) is None
+
+
+def test_a_pull_that_waits_too_long_for_its_quota_gets_nothing(tmp_path, monkeypatch):
+    """Its client would have given it up, and would lose the messages of a later answer."""
+    monkeypatch.setattr(quota_gate, "PULL_PATIENCE_S", 0.0)
+    with served(tmp_path, broker_quotas="group=slow messages=1") as broker, broker.client() as client:
+        assert send(client, count=40) == [ResponseCode.SUCCESS] * 40
+        broker.wait_until_readable()
+        assert pull(client, "slow", 0) == (ResponseCode.SUCCESS, 32)
+        assert pull(client, "slow", 32) == (ResponseCode.PULL_NOT_FOUND, 32)
 
 
 @pytest.mark.parametrize(

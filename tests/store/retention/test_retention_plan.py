@@ -143,7 +143,7 @@ def test_dispatchers_that_do_not_have_a_segment_are_waited_for():
         fates = plan(segments(OLD, OLD, YOUNG), at(4), cursors=cursors)
         assert goes(fates) == [False, False, False]
         assert fates[0].missed_by == ("index",)
-        assert "dispatchers do not have it yet" in fates[0].reason
+        assert "dispatchers or followers do not have it yet" in fates[0].reason
     assert goes(plan(segments(OLD, OLD, YOUNG), at(4), cursors={"index": SIZE})) == [True, False, False]
 
 

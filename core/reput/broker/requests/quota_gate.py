@@ -10,6 +10,7 @@ earlier versions at once, they raise MQBrokerException with that code, so that t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from struct import Struct
@@ -32,8 +33,13 @@ SIZE = Struct(">i")
 # Shorter than a client waits for an answer.
 PULL_WAIT_MAX_S = 5.0
 PULLS_WAITING_MAX = 10_000
+# After this time a pull is answered as if there were nothing: its client will soon give it up, and would lose what a
+# later answer brings.
+PULL_PATIENCE_S = 20.0
 CONNECTED = "quota_connection"
 IN_FLIGHT = "quota_in_flight"
+
+logger = logging.getLogger(__name__)
 
 
 class InFlight:
@@ -67,7 +73,7 @@ class QuotaGate:
         rules = self.quotas.rules
         wrapped: list[tuple[tuple[int, ...], Callable[..., RemotingCommand | None]]] = []
         if rules["topic"] or rules["client"]:
-            wrapped.append((SENDS, self.send))
+            wrapped.append(((*SENDS, Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2), self.send))
         if rules["group"]:
             wrapped.append((PULLS, self.pull))
         for codes, gate in wrapped:
@@ -153,8 +159,10 @@ class QuotaGate:
         take(subjects, request, SendHeader.of(request))
         return response if response is None else end(response)
 
-    def pull(self, process: Process, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
-        """Let a pull pass, or answer it later.
+    def pull(
+        self, process: Process, request: RemotingCommand, connection: Connection, came_at: float | None = None
+    ) -> RemotingCommand | None:
+        """Let a pull pass, or answer it later; *came_at*: when it came, if that was earlier.
 
         Raises:
             RequestRefused: SYSTEM_BUSY; too many pulls wait for their group's quota.
@@ -171,24 +179,36 @@ class QuotaGate:
             return response if response is None else count(response)
         if self.waiting_count >= PULLS_WAITING_MAX:
             raise busy(subject, limit, now)
+        came_at = now if came_at is None else came_at
+        if now - came_at >= PULL_PATIENCE_S:
+            return nothing_found(request)
         subject.refuse(limit, now)
         self.waiting_count += 1
         connection.loop.call_later(
-            min(subject.wait(now), PULL_WAIT_MAX_S), self.pull_again, process, request, connection
+            min(subject.wait(now), PULL_WAIT_MAX_S), self.pull_again, process, request, connection, came_at
         )
         return None
 
-    def pull_again(self, process: Process, request: RemotingCommand, connection: Connection) -> None:
+    def pull_again(self, process: Process, request: RemotingCommand, connection: Connection, came_at: float) -> None:
         """Look at a pull once more that has waited."""
         self.waiting_count -= 1
         if connection.closed:
             return
         try:
-            response = self.pull(process, request, connection)
-        except ReputError as error:
+            response = self.pull(process, request, connection, came_at)
+        except Exception as error:
+            if not isinstance(error, ReputError):
+                logger.exception("a pull failed: peer=%s", connection.peer)
             response = refusal(error)
         if response is not None:
             connection.respond(request, response)
+
+
+def nothing_found(request: RemotingCommand) -> RemotingCommand:
+    """Return the answer to a pull for which there is nothing: the client pulls again from the same offset."""
+    offset = request.ext_fields.get("queueOffset", "0")
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": offset, "minOffset": "0", "maxOffset": offset}
+    return RemotingCommand(ResponseCode.PULL_NOT_FOUND, fields, remark="the group's quota is used up")
 
 
 def take(subjects: list[QuotaSubject], request: RemotingCommand, header: SendHeader) -> None:

@@ -28,6 +28,8 @@ CLIENT_LIMITS = ("connections", "in_flight")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Names that clients make up must not fill the memory. Those that are not full of tokens are remembered.
 SUBJECTS_MAX = 10_000
+# Longer ones are refused as names of topics and groups.
+NAME_SIZE_MAX = 255
 WARNING_INTERVAL_S = 60.0
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,10 @@ class QuotaRule(msgspec.Struct, frozen=True):
         if self.kind != "client" or self.pattern == "*":
             return fnmatchcase(name, self.pattern)
         try:
-            return ipaddress.ip_address(name) in ipaddress.ip_network(self.pattern, strict=False)
+            address = ipaddress.ip_address(name)
+            # A listener of IPv6 sees clients of IPv4 so.
+            mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+            return (mapped or address) in ipaddress.ip_network(self.pattern, strict=False)
         except ValueError:
             return False
 
@@ -143,6 +148,8 @@ class Quotas:
         """Return a topic, group or address with its rule; None: it has none."""
         found = self.subjects.get((kind, name))
         if found is None:
+            if len(name) > NAME_SIZE_MAX:
+                return None
             rule = next((rule for rule in self.rules[kind] if rule.matches(name)), None)
             if rule is None:
                 return None

@@ -214,6 +214,8 @@ class GroupDeadLetters:
                     break
                 if rate is not None and (pause := begun_at + number / rate - time.monotonic()) > 0:
                     waiting.wait(pause)
+                if number == 0:
+                    marks.begin(record)
                 row = self.put_back(record, to, dry_run=dry_run)
                 number += 1
                 marks.passed(record)
@@ -258,6 +260,15 @@ class Marks:
         self.is_used = is_used
         self.positions: dict[int, int] = {}
         self.unwritten = 0
+
+    def begin(self, record: Record) -> None:
+        """Keep the position of the first letter: if marks are refused, nothing was put back yet.
+
+        Raises:
+            RequestRefused, BrokerError: they are.
+        """
+        if self.is_used:
+            self.letters.marks.note_redriven(self.letters.group, record.queue_id, record.queue_offset)
 
     def passed(self, record: Record) -> None:
         """Note that one letter was put back, or left for good."""

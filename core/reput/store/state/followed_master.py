@@ -42,7 +42,11 @@ class FollowedMaster(msgspec.Struct, frozen=True):
 
 def read_followed_master(store_directory: Path) -> FollowedMaster | None:
     """Return the master that a store follows, None if it follows none."""
-    return read_sealed(store_directory / "reput" / FOLLOWED_MASTER, FollowedMaster)
+    try:
+        return read_sealed(store_directory / "reput" / FOLLOWED_MASTER, FollowedMaster)
+    except NotADirectoryError:
+        # It is no store; whoever opens it says so.
+        return None
 
 
 def forget_followed_master(store_directory: Path, files: Files) -> None:
