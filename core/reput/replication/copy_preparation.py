@@ -121,7 +121,7 @@ def prepare_copy(
     if is_store(directory):
         discarded = settle_difference(directory, followed, master, known, discard)
         if discarded is not None or known != followed:
-            followed.write(directory, files)
+            record_master(directory, followed, known, files)
         return PreparedCopy(followed, given, discarded)
     if known is None and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
         raise NotAStore(
@@ -140,6 +140,25 @@ def prepare_copy(
     files.force_directory(directory)
     given["mapped_file_size_commit_log"] = master.segment_size
     return PreparedCopy(followed, given)
+
+
+def record_master(directory: Path, followed: FollowedMaster, known: FollowedMaster | None, files: Files) -> None:
+    """Record which master a store follows, if it still follows *known*.
+
+    Raises:
+        FollowError: it was promoted meanwhile, or follows another.
+        StoreLocked: another process writes the store.
+    """
+    lock = StoreLock(directory)
+    try:
+        if read_followed_master(directory) != known:
+            raise FollowError(
+                f"another command has changed meanwhile which master the store follows: store={directory}",
+                "Look at `reput status STORE`, then start again.",
+            )
+        followed.write(directory, files)
+    finally:
+        lock.close()
 
 
 def first_offset(master: MasterDescription, begin: Beginning) -> int:

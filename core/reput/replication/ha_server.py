@@ -24,6 +24,7 @@ from functools import partial
 import msgspec
 
 from reput.embedded.store_engine import StoreEngine
+from reput.errors import StoreError
 from reput.replication.ha_connection import ConnectionEnds, HaConnection
 
 __all__ = ["FollowerRow", "HaServer"]
@@ -85,6 +86,8 @@ class HaServer:
         self.stopping = True
         os.eventfd_write(self.waker, 1)
         self.thread.join()
+        # Not by the thread, which may have failed earlier: its number would soon be another file's.
+        os.close(self.waker)
 
     def grown(self) -> None:
         """The log has grown. Called under the put lock."""
@@ -132,7 +135,6 @@ class HaServer:
                 self.end(connection, ConnectionEnds("the master stops", is_usual=True))
             self.selector.close()
             self.listener.close()
-            os.close(self.waker)
 
     def serve_once(self) -> None:
         """Wait for something to happen, and do it."""
@@ -165,6 +167,8 @@ class HaServer:
             self.end(connection, ending)
         except OSError as error:
             self.end(connection, ConnectionEnds(f"the connection was lost: {error.strerror}", is_usual=True))
+        except StoreError as error:
+            self.end(connection, ConnectionEnds(f"the log cannot be read: error={error}"))
 
     def accept(self) -> None:
         """Take new followers in."""

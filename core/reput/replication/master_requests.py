@@ -14,7 +14,7 @@ import msgspec
 
 from reput.errors import BrokerError, DamagedStore, FollowError
 from reput.remoting.remoting_client import parse_address
-from reput.remoting.remoting_command import RemotingCommand, decode_frame, encode_frame
+from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.log_history import LogHistory
@@ -89,8 +89,11 @@ class MasterRequests:
                     size = int.from_bytes(stream.read(4), "big")
                     if not 4 <= size <= ANSWER_SIZE_MAX:
                         raise BrokerError(f"the master ended the connection: address={self.address} code={code}")
-                    return decode_frame(stream.read(size))
-        except OSError as error:
+                    data = stream.read(size)
+                    if len(data) < size:
+                        raise BrokerError(f"the master ended the connection: address={self.address} code={code}")
+                    return decode_frame(data)
+        except (OSError, FrameError) as error:
             reason = str(error) or type(error).__name__
             raise BrokerError(f"the master does not answer: address={self.address} reason={reason!r}") from None
 

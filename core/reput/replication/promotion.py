@@ -20,6 +20,7 @@ from reput.store.following_store import FollowingMessageStore
 from reput.store.state.followed_master import forget_followed_master, read_followed_master
 from reput.store.state.identity import require_store
 from reput.store.state.recorded_settings import load_store_settings
+from reput.store.state.store_lock import StoreLock
 
 __all__ = ["Promotion", "promote"]
 
@@ -63,6 +64,10 @@ def promote(directory: Path) -> Promotion:
             epoch = writer.begin_epoch()
         finally:
             writer.give_back()
-        forget_followed_master(directory, writer.files)
+        lock = StoreLock(directory)
+        try:
+            forget_followed_master(directory, writer.files)
+        finally:
+            lock.close()
     logger.info("a copy has become a master: store=%s epoch=%d commit_log_offset=%d", directory, epoch, end)
     return Promotion(str(directory), epoch, end, master.ha_address, master.begin)

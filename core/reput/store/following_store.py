@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from reput.errors import StoreReadOnly
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
 from reput.store.message_store import MessageStore
 from reput.store.record.record_columns import RecordColumns
 from reput.store.service.threads import Threads
-from reput.store.state.followed_master import FollowedMaster
+from reput.store.state.followed_master import FollowedMaster, read_followed_master
 from reput.store.writer.appender import Appender
 from reput.store.writer.following_appender import FollowingAppender
 from reput.store.writer.publisher import Publisher
@@ -48,7 +49,16 @@ class FollowingMessageStore(MessageStore):
         super().__init__(directory, settings, files=files, clock=clock, threads=threads, lock_timeout=lock_timeout)
 
     def refuse_follower(self) -> None:
-        """Accept it: this is the writer of such a store."""
+        """Refuse a store that no longer follows: it was promoted since its master was read.
+
+        Raises:
+            StoreReadOnly: so it is.
+        """
+        if read_followed_master(self.directory) is None:
+            raise StoreReadOnly(
+                f"the store follows no master any more: store={self.directory}",
+                "It was promoted. Open it as any other store.",
+            )
 
     def make_appender(self) -> Appender:
         """Return what appends the master's records."""
@@ -58,7 +68,7 @@ class FollowingMessageStore(MessageStore):
     @property
     def notice(self) -> str | None:
         """What an operator should know of the master, or of the store."""
-        return self.notice_of_master() or super().notice
+        return super().notice or self.notice_of_master()
 
     def attach(self, publisher: Publisher, *, needs_properties: bool, reads_durable: bool = False) -> None:
         """As of `MessageStore`."""

@@ -104,6 +104,8 @@ class MessageStore:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self.store_files.close)
+            # Again under the lock: another process may have begun to follow, or have promoted the copy, meanwhile.
+            self.refuse_follower()
             with tell_store_error(f"the store cannot be opened for writing: store={directory}"):
                 self.open(disk_space or DiskSpace())
             undo.pop_all()

@@ -56,6 +56,8 @@ class SyncReplicas:
         self.waiting.append((end, self.loop.time() + self.timeout, done))
         if self.timer is None:
             self.timer = self.loop.call_later(self.timeout + TIMER_SLACK_S, self.expire)
+        # What came after the look above, and before the message waited, was told to nobody.
+        self.settle()
 
     def wait_in_thread(self, end: int) -> PutMessageStatus:
         """Return the outcome for a message that ends at *end*. Called in other threads than the loop's."""
