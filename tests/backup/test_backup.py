@@ -13,6 +13,7 @@ from reput.backup.follow import follow_store
 from reput.backup.layout import LOG
 from reput.backup.restore import list_backups
 from reput.backup.retention import parse_keep
+from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
@@ -112,6 +113,27 @@ def test_a_restore_ends_at_a_time(tmp_path):
     assert (report.records, report.records_left_out) == (22, 11)
     with pytest.raises(ConfigError, match="no record stored until that time"):
         make_restore(target, tmp_path / "early", at=START_MS - 1)
+
+
+def test_a_restore_until_a_time_has_what_was_stored_while_the_backup_before_was_made(tmp_path, monkeypatch):
+    """Records that are stored behind the end that a backup has fixed are restored from the next one."""
+    store, target, clock = tmp_path / "store", tmp_path / "target", ManualClock()
+    monkeypatch.setattr("reput.backup.backup.Clock", lambda: clock)
+    find_end = BackupSource.durable_end
+    with writing(store, clock) as writer:
+        put(writer, 3)
+
+        def find_end_and_go_on(*arguments):
+            found = find_end(*arguments)
+            put(writer, 2)
+            clock.ms += 1000
+            return found
+
+        monkeypatch.setattr(BackupSource, "durable_end", find_end_and_go_on)
+        assert make_backup(store, target).records == 3
+        monkeypatch.setattr(BackupSource, "durable_end", find_end)
+        end = make_backup(store, target).log_end
+    assert assert_restored(target, tmp_path, store, end, at=START_MS).records == 5
 
 
 def test_a_restore_ends_at_an_offset_between_two_records(tmp_path):

@@ -167,6 +167,8 @@ class Backups:
             parted_at = self.parted_at(epochs, segments)
             files, copied = self.source.put_files(self.target, ("config",))
             known_end = self.before.log_end if self.before is not None and parted_at is None else None
+            # Before the log's end is fixed: what is stored from this time on, this backup may not have.
+            timestamp = Clock().now_ms()
             end, is_open = self.source.durable_end(segments, known_end)
             own, copied_own = self.source.put_files(self.target, ("reput",))
             # A store that was opened or cut meanwhile has begun another epoch, and perhaps another log.
@@ -208,7 +210,7 @@ class Backups:
             store_id=epochs.store_id,
             layout_version=LAYOUT_VERSION,
             reput_version=reput.__version__,
-            timestamp=Clock().now_ms(),
+            timestamp=timestamp,
             history=epochs.history,
             segment_size=segments.segment_size,
             log_begin=log_begin,

@@ -235,7 +235,8 @@ class Restore:
             return self.newest
         for number in self.numbers:
             manifest = read_manifest(self.target, number)
-            if wish.at is not None and manifest.timestamp >= wish.at:
+            # Of the millisecond of its timestamp itself, a backup may not have every record.
+            if wish.at is not None and manifest.timestamp > wish.at:
                 return manifest
             if wish.offset is not None and manifest.log_begin <= wish.offset <= manifest.log_end:
                 later = self.newest.history[len(manifest.history) :]
