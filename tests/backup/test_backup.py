@@ -275,6 +275,38 @@ def test_damage_of_the_source_is_reported_and_kept_as_it_is(tmp_path):
         open_store(tmp_path / "restored")
 
 
+def test_a_damaged_record_behind_a_deletion_does_not_end_the_backup_of_an_open_store(tmp_path, monkeypatch):
+    """Queue offsets begin anew behind a deletion: what follows damage there is no leftover of an older log."""
+    # The machine has not started again since the writer's start, so that no power cut can have torn the log.
+    monkeypatch.setattr("reput.store.recovery.log_end.Clock", ManualClock)
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        put(writer, 5)
+        writer.delete_topic("orders")
+        offsets = put(writer, 30)
+        overwrite(store, offsets[0] + 200, b"damage")
+        report = make_backup(store, target)
+        assert report.log_end == writer.commit_log.appended
+        assert (report.damage[0].begin, report.damage[0].end) == (offsets[0], offsets[1])
+    assert make_restore(target, tmp_path / "restored").records == 34
+
+
+def test_a_backup_that_cannot_reach_the_writers_end_is_no_success(tmp_path, monkeypatch):
+    """If nothing tells why queue offsets begin anew behind damage, the backup fails and names where the log ends."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        put(writer, 5)
+        writer.delete_topic("orders")
+        begin, *_ = put(writer, 30)
+        overwrite(store, begin + 200, b"damage")
+        (store / "reput" / "topic_deletions.jsonl").unlink()
+        end = writer.commit_log.appended
+        monkeypatch.setattr(BackupSource, "durable_end", lambda *_: (end, True))
+        with pytest.raises(DamagedStore, match=f"ends before where its writer is: .*log_end={begin} expected={end}"):
+            make_backup(store, target)
+    assert newest_manifest(DirectoryTarget(target)) is None
+
+
 @pytest.mark.parametrize("place", ["log", "files", "backups"])
 def test_a_damaged_target_is_never_restored(tmp_path, place):
     """One changed bit of a backup's bytes is found, and the file named."""
