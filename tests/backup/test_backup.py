@@ -307,6 +307,27 @@ def test_a_backup_that_cannot_reach_the_writers_end_is_no_success(tmp_path, monk
     assert newest_manifest(DirectoryTarget(target)) is None
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_small_pieces_that_the_store_has_damaged_meanwhile_stay_as_they_were(tmp_path, monkeypatch, number):
+    """A backup that would join earlier pieces keeps their good bytes if the store has lost them."""
+    # A mark holds the last bytes of a backup, which here would be all of them.
+    monkeypatch.setattr("reput.store.state.epochs.MARK_SIZE", 100)
+    store, target, before = tmp_path / "store", tmp_path / "target", tmp_path / "before"
+    with writing(store) as writer:
+        offsets = put(writer, 3)
+        make_backup(store, target)
+        put(writer, 4)
+        shutil.copytree(store, before)
+        overwrite(store, offsets[number] + 200, b"damage")
+        report = make_backup(store, target)
+        assert (report.records, report.damage) == (7, [])
+    assert_restored(target, tmp_path, before, report.log_end)
+    names = {path.name for path in (target / LOG).iterdir()}
+    manifest = newest_manifest(DirectoryTarget(target))
+    assert manifest is not None
+    assert names == {piece.name.split("/")[1] for piece in manifest.pieces}
+
+
 @pytest.mark.parametrize("place", ["log", "files", "backups"])
 def test_a_damaged_target_is_never_restored(tmp_path, place):
     """One changed bit of a backup's bytes is found, and the file named."""
