@@ -167,6 +167,24 @@ def test_offsets_of_groups_never_lie_behind_the_restored_queue(tmp_path):
     assert report.offsets_lowered == 1
 
 
+def test_offsets_of_groups_of_a_store_that_only_rocketmq_wrote_never_lie_behind_its_queues(tmp_path):
+    """A store without reput's own files is restored with such offsets, too."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 10)
+    manager = ConsumerOffsetManager(store)
+    manager.commit_offset("early", "orders", 0, 3)
+    manager.commit_offset("late", "orders", 0, 9)
+    manager.persist()
+    shutil.rmtree(store / "reput")
+    make_backup(store, target)
+    report = assert_restored(target, tmp_path, store, offsets[6], offset=offsets[6])
+    restored = ConsumerOffsetManager(tmp_path / "restored")
+    restored.load()
+    assert restored.offset_table == {"orders@early": {0: 3}, "orders@late": {0: 6}}
+    assert report.offsets_lowered == 1
+
+
 def test_a_queue_without_a_record_in_the_log_continues(tmp_path):
     """Queue offsets of messages that retention has removed are not given again."""
     store, target = tmp_path / "store", tmp_path / "target"

@@ -162,16 +162,19 @@ def verify_log(
     parts: Sequence[TopicDeletion | RecreatedQueue],
     demand_crc: bool,
     on_progress: Callable[[int], None],
+    *,
+    finds_restarts: bool = False,
 ) -> VerifiedLog:
     """Verify every record of a restored log, as `reput check` does.
 
     Args:
         parts: topics that were deleted and queues that began anew, in the order of the log.
+        finds_restarts: queues may have begun anew without being among them.
 
     Raises:
         DamagedStore: the log is damaged where the backup's was not.
     """
-    walk = LogWalk(segments, deletions=parts, demand_crc=demand_crc, finds_restarts=False)
+    walk = LogWalk(segments, deletions=parts, demand_crc=demand_crc, finds_restarts=finds_restarts)
     fields = FieldsCheck(segments.offset_min, Clock().now_ms())
     unreadable: list[DamagedRange] = []
     for extent in walk.walk():
