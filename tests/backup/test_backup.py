@@ -12,11 +12,13 @@ from reput.backup.directory_target import DirectoryTarget
 from reput.backup.follow import follow_store
 from reput.backup.layout import LOG
 from reput.backup.restore import list_backups
+from reput.backup.restored_log import verify_log
 from reput.backup.retention import parse_keep
 from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.log.segments import Segments
 from reput.store.recovery.repair import cut
 from reput.store.state.identity import read_store_id
 from reput.store.state.topic_deletions import TopicDeletion
@@ -323,6 +325,42 @@ def test_a_backup_that_cannot_reach_the_writers_end_is_no_success(tmp_path, monk
         with pytest.raises(DamagedStore, match=f"ends before where its writer is: .*log_end={begin} expected={end}"):
             make_backup(store, target)
     assert newest_manifest(DirectoryTarget(target)) is None
+
+
+def test_known_damage_excuses_no_other_in_a_restored_log(tmp_path):
+    """Damage that goes beyond what the backup knows, and a log that ends early, are found beside known damage."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 20)
+    overwrite(store, offsets[4] + 200, b"damage")
+    make_backup(store, target)
+    manifest = newest_manifest(DirectoryTarget(target))
+    assert manifest is not None
+
+    def verify(directory):
+        segments = Segments(directory / "commitlog")
+        return verify_log(segments, manifest.log_end, manifest, [], demand_crc=False, on_progress=lambda _: None)
+
+    assert verify(store).records == 19
+    wider, shorter = tmp_path / "wider", tmp_path / "shorter"
+    shutil.copytree(store, wider)
+    overwrite(wider, offsets[5] + 200, b"damage")
+    with pytest.raises(DamagedStore, match=f"where the backup's was not: from={offsets[4]} until={offsets[6]}"):
+        verify(wider)
+    shutil.copytree(store, shorter)
+    overwrite(shorter, offsets[19], bytes(manifest.log_end - offsets[19]))
+    with pytest.raises(DamagedStore, match=f"log_end={offsets[19]} expected={manifest.log_end}"):
+        verify(shorter)
+
+
+def test_a_restore_ends_behind_damage(tmp_path):
+    """A log that is cut behind the damage that its backup knows is restored with it."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 20)
+    overwrite(store, offsets[4] + 200, b"damage")
+    make_backup(store, target)
+    assert assert_restored(target, tmp_path, store, offsets[5], offset=offsets[5]).records == 4
 
 
 @pytest.mark.parametrize("number", [0, 1])
