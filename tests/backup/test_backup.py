@@ -12,10 +12,13 @@ from reput.backup.directory_target import DirectoryTarget
 from reput.backup.follow import follow_store
 from reput.backup.layout import LOG
 from reput.backup.restore import list_backups
+from reput.backup.restored_log import verify_log
 from reput.backup.retention import parse_keep
+from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
+from reput.store.log.segments import Segments
 from reput.store.recovery.repair import cut
 from reput.store.state.identity import read_store_id
 from reput.store.state.topic_deletions import TopicDeletion
@@ -114,6 +117,27 @@ def test_a_restore_ends_at_a_time(tmp_path):
         make_restore(target, tmp_path / "early", at=START_MS - 1)
 
 
+def test_a_restore_until_a_time_has_what_was_stored_while_the_backup_before_was_made(tmp_path, monkeypatch):
+    """Records that are stored behind the end that a backup has fixed are restored from the next one."""
+    store, target, clock = tmp_path / "store", tmp_path / "target", ManualClock()
+    monkeypatch.setattr("reput.backup.backup.Clock", lambda: clock)
+    find_end = BackupSource.durable_end
+    with writing(store, clock) as writer:
+        put(writer, 3)
+
+        def find_end_and_go_on(*arguments):
+            found = find_end(*arguments)
+            put(writer, 2)
+            clock.ms += 1000
+            return found
+
+        monkeypatch.setattr(BackupSource, "durable_end", find_end_and_go_on)
+        assert make_backup(store, target).records == 3
+        monkeypatch.setattr(BackupSource, "durable_end", find_end)
+        end = make_backup(store, target).log_end
+    assert assert_restored(target, tmp_path, store, end, at=START_MS).records == 5
+
+
 def test_a_restore_ends_at_an_offset_between_two_records(tmp_path):
     """--offset ends the log there; inside of a record it is refused, with the two places beside it."""
     store, target = tmp_path / "store", tmp_path / "target"
@@ -138,6 +162,24 @@ def test_offsets_of_groups_never_lie_behind_the_restored_queue(tmp_path):
         manager.commit_offset("late", "orders", 0, 9)
         manager.persist()
         make_backup(store, target)
+    report = assert_restored(target, tmp_path, store, offsets[6], offset=offsets[6])
+    restored = ConsumerOffsetManager(tmp_path / "restored")
+    restored.load()
+    assert restored.offset_table == {"orders@early": {0: 3}, "orders@late": {0: 6}}
+    assert report.offsets_lowered == 1
+
+
+def test_offsets_of_groups_of_a_store_that_only_rocketmq_wrote_never_lie_behind_its_queues(tmp_path):
+    """A store without reput's own files is restored with such offsets, too."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 10)
+    manager = ConsumerOffsetManager(store)
+    manager.commit_offset("early", "orders", 0, 3)
+    manager.commit_offset("late", "orders", 0, 9)
+    manager.persist()
+    shutil.rmtree(store / "reput")
+    make_backup(store, target)
     report = assert_restored(target, tmp_path, store, offsets[6], offset=offsets[6])
     restored = ConsumerOffsetManager(tmp_path / "restored")
     restored.load()
@@ -251,6 +293,95 @@ def test_damage_of_the_source_is_reported_and_kept_as_it_is(tmp_path):
     assert restored.damage == report.damage
     with pytest.raises(DamagedStore, match=f"from={offsets[4]} until={offsets[5]}"):
         open_store(tmp_path / "restored")
+
+
+def test_a_damaged_record_behind_a_deletion_does_not_end_the_backup_of_an_open_store(tmp_path, monkeypatch):
+    """Queue offsets begin anew behind a deletion: what follows damage there is no leftover of an older log."""
+    # The machine has not started again since the writer's start, so that no power cut can have torn the log.
+    monkeypatch.setattr("reput.store.recovery.log_end.Clock", ManualClock)
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        put(writer, 5)
+        writer.delete_topic("orders")
+        offsets = put(writer, 30)
+        overwrite(store, offsets[0] + 200, b"damage")
+        report = make_backup(store, target)
+        assert report.log_end == writer.commit_log.appended
+        assert (report.damage[0].begin, report.damage[0].end) == (offsets[0], offsets[1])
+    assert make_restore(target, tmp_path / "restored").records == 34
+
+
+def test_a_backup_that_cannot_reach_the_writers_end_is_no_success(tmp_path, monkeypatch):
+    """If nothing tells why queue offsets begin anew behind damage, the backup fails and names where the log ends."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        put(writer, 5)
+        writer.delete_topic("orders")
+        begin, *_ = put(writer, 30)
+        overwrite(store, begin + 200, b"damage")
+        (store / "reput" / "topic_deletions.jsonl").unlink()
+        end = writer.commit_log.appended
+        monkeypatch.setattr(BackupSource, "durable_end", lambda *_: (end, True))
+        with pytest.raises(DamagedStore, match=f"ends before where its writer is: .*log_end={begin} expected={end}"):
+            make_backup(store, target)
+    assert newest_manifest(DirectoryTarget(target)) is None
+
+
+def test_known_damage_excuses_no_other_in_a_restored_log(tmp_path):
+    """Damage that goes beyond what the backup knows, and a log that ends early, are found beside known damage."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 20)
+    overwrite(store, offsets[4] + 200, b"damage")
+    make_backup(store, target)
+    manifest = newest_manifest(DirectoryTarget(target))
+    assert manifest is not None
+
+    def verify(directory):
+        segments = Segments(directory / "commitlog")
+        return verify_log(segments, manifest.log_end, manifest, [], demand_crc=False, on_progress=lambda _: None)
+
+    assert verify(store).records == 19
+    wider, shorter = tmp_path / "wider", tmp_path / "shorter"
+    shutil.copytree(store, wider)
+    overwrite(wider, offsets[5] + 200, b"damage")
+    with pytest.raises(DamagedStore, match=f"where the backup's was not: from={offsets[4]} until={offsets[6]}"):
+        verify(wider)
+    shutil.copytree(store, shorter)
+    overwrite(shorter, offsets[19], bytes(manifest.log_end - offsets[19]))
+    with pytest.raises(DamagedStore, match=f"log_end={offsets[19]} expected={manifest.log_end}"):
+        verify(shorter)
+
+
+def test_a_restore_ends_behind_damage(tmp_path):
+    """A log that is cut behind the damage that its backup knows is restored with it."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        offsets = put(writer, 20)
+    overwrite(store, offsets[4] + 200, b"damage")
+    make_backup(store, target)
+    assert assert_restored(target, tmp_path, store, offsets[5], offset=offsets[5]).records == 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_small_pieces_that_the_store_has_damaged_meanwhile_stay_as_they_were(tmp_path, monkeypatch, number):
+    """A backup that would join earlier pieces keeps their good bytes if the store has lost them."""
+    # A mark holds the last bytes of a backup, which here would be all of them.
+    monkeypatch.setattr("reput.store.state.epochs.MARK_SIZE", 100)
+    store, target, before = tmp_path / "store", tmp_path / "target", tmp_path / "before"
+    with writing(store) as writer:
+        offsets = put(writer, 3)
+        make_backup(store, target)
+        put(writer, 4)
+        shutil.copytree(store, before)
+        overwrite(store, offsets[number] + 200, b"damage")
+        report = make_backup(store, target)
+        assert (report.records, report.damage) == (7, [])
+    assert_restored(target, tmp_path, before, report.log_end)
+    names = {path.name for path in (target / LOG).iterdir()}
+    manifest = newest_manifest(DirectoryTarget(target))
+    assert manifest is not None
+    assert names == {piece.name.split("/")[1] for piece in manifest.pieces}
 
 
 @pytest.mark.parametrize("place", ["log", "files", "backups"])

@@ -33,7 +33,7 @@ from reput.backup.retention import Keep, remove_old
 from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.backup.target import BackupTarget
-from reput.errors import StoreError
+from reput.errors import DamagedStore, StoreError
 from reput.settings import Settings
 from reput.store.check.check import configuration_notes
 from reput.store.disk.files import Clock
@@ -115,6 +115,8 @@ class Backups:
         self.on_progress = on_progress or (lambda done, total: None)
         self.before: BackupManifest | None = None
         self.full_before: list[Piece] = []
+        # Pieces that begin before it stay as they are: the store has lost bytes of them.
+        self.joins_from = 0
         self.claim_target()
         self.before = newest_manifest(target)
         if self.before is not None:
@@ -167,26 +169,15 @@ class Backups:
             parted_at = self.parted_at(epochs, segments)
             files, copied = self.source.put_files(self.target, ("config",))
             known_end = self.before.log_end if self.before is not None and parted_at is None else None
+            # Before the log's end is fixed: what is stored from this time on, this backup may not have.
+            timestamp = Clock().now_ms()
             end, is_open = self.source.durable_end(segments, known_end)
             own, copied_own = self.source.put_files(self.target, ("reput",))
             # A store that was opened or cut meanwhile has begun another epoch, and perhaps another log.
             if self.source.epochs().history == epochs.history:
                 break
-        kept, begin = self.kept_pieces(segments, parted_at)
-        begin = self.join_small(kept, begin, end, segments)
-        run = f"{self.next_number}-{os.urandom(4).hex()}"
+        kept, begin, copy = self.copy_log(segments, parted_at, end, is_open)
         before = self.before
-        copy = LogCopy(
-            self.source.directory,
-            segments,
-            self.target,
-            run,
-            begin,
-            store_timestamp=max((piece.store_timestamp for piece in kept), default=0),
-            demand_crc=self.settings.force_verify_prop_crc,
-            on_progress=lambda done: self.on_progress(done, max(end - begin, 1)),
-        )
-        copy.copy(end if is_open else None)
         if copy.trimmed_to is not None:
             kept = []
         log_begin = segments.offset_min if copy.trimmed_to is None else copy.trimmed_to
@@ -208,7 +199,7 @@ class Backups:
             store_id=epochs.store_id,
             layout_version=LAYOUT_VERSION,
             reput_version=reput.__version__,
-            timestamp=Clock().now_ms(),
+            timestamp=timestamp,
             history=epochs.history,
             segment_size=segments.segment_size,
             log_begin=log_begin,
@@ -230,6 +221,47 @@ class Backups:
             )
         self.before, self.full_before = manifest, full
         return report_of(manifest, self.target, self.source.directory, time.monotonic() - begun_at)
+
+    def copy_log(
+        self, segments: Segments, parted_at: int | None, end: int, is_open: bool
+    ) -> tuple[list[Piece], int, LogCopy]:
+        """Copy the log from the last backup's end on; return what is kept of that, where the copy begins, and the copy.
+
+        Raises:
+            DamagedStore: the log of an open store ends before its writer's end.
+        """
+        unjoined, unjoined_begin = self.kept_pieces(segments, parted_at)
+        kept = list(unjoined)
+        begin = self.join_small(kept, unjoined_begin, end, segments)
+        if begin < unjoined_begin:
+            copy = self.new_copy(segments, kept, begin, end)
+            try:
+                copy.copy(end if is_open else None)
+                is_whole = copy.log_end >= unjoined_begin
+            except DamagedStore:
+                is_whole = False
+            if is_whole and not any(found.begin < unjoined_begin for found in copy.damage):
+                return kept, begin, copy
+            # The store has lost what the target has whole: the earlier pieces stay, and are not read again.
+            for piece in copy.pieces:
+                self.target.remove(piece.name)
+            self.joins_from = unjoined_begin
+        copy = self.new_copy(segments, unjoined, unjoined_begin, end)
+        copy.copy(end if is_open else None)
+        return unjoined, unjoined_begin, copy
+
+    def new_copy(self, segments: Segments, kept: list[Piece], begin: int, end: int) -> LogCopy:
+        """Return a copying of the log from *begin* on, behind the pieces that are *kept*."""
+        return LogCopy(
+            self.source.directory,
+            segments,
+            self.target,
+            f"{self.next_number}-{os.urandom(4).hex()}",
+            begin,
+            store_timestamp=max((piece.store_timestamp for piece in kept), default=0),
+            demand_crc=self.settings.force_verify_prop_crc,
+            on_progress=lambda done: self.on_progress(done, max(end - begin, 1)),
+        )
 
     @property
     def next_number(self) -> int:
@@ -288,6 +320,8 @@ class Backups:
         damage = self.before.damage if self.before is not None else []
         while joined > 0 and kept and kept[-1].end == begin and kept[-1].size <= joined:
             piece = kept[-1]
+            if piece.begin < self.joins_from:
+                break
             if joined + piece.size > size_max or segment_begin(piece.begin, segments) != segment_begin(begin, segments):
                 break
             # Damage is not judged again: it could look like something else by now.

@@ -95,7 +95,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
         number: counts the backups of a target, from 1 on.
         layout_version: of the store.
         reput_version: of the program that made the backup.
-        timestamp: when it was made, ms.
+        timestamp: when it was made, ms; every record stored before is in it.
         history: the epochs of the log; the last one is the present.
         segment_size: of the log.
         mark: of the bytes before *log_end*, by which a later backup sees that the log continues them.

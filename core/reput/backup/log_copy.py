@@ -22,8 +22,10 @@ from reput.store.record.layout import SIZE_AND_MAGIC
 from reput.store.record.record_columns import RecordColumns
 from reput.store.recovery.check_fields import FieldsCheck
 from reput.store.recovery.damage_list import DamagedRange
+from reput.store.recovery.log_end import begun_anew
 from reput.store.recovery.log_tail import find_unforced, judge_tail
 from reput.store.recovery.log_walk import Extent, LogWalk
+from reput.store.state.store_lock import is_claimed
 
 __all__ = ["LogCopy"]
 
@@ -81,6 +83,7 @@ class LogCopy:
 
         Raises:
             OffsetOutOfRange: a segment exists but cannot be opened.
+            DamagedStore: no record goes on from before *until*, so that what lies behind cannot be told from leftovers.
             OSError, StoreError: the target does not take it. Nothing refers to what was written.
         """
         unclean = until is None and not self.is_clean
@@ -88,9 +91,11 @@ class LogCopy:
             self.segments,
             store_timestamp=self.store_timestamp,
             unclean=unclean,
+            deletions=begun_anew(self.store_directory, self.begin),
             unforced_from=find_unforced(self.store_directory, Clock().boot_id()) if until is None else None,
             demand_crc=self.demand_crc,
-            finds_restarts=False,
+            # reput records its deletions; RocketMQ does not.
+            finds_restarts=not is_claimed(self.store_directory),
         )
         fields = FieldsCheck(self.begin, Clock().now_ms())
         tail: Extent | None = None
@@ -106,6 +111,12 @@ class LogCopy:
                     self.on_progress(self.log_end - self.begin)
                     if until is not None and self.log_end >= until:
                         break
+            if until is not None and self.log_end < until:
+                raise DamagedStore(
+                    f"the log ends before where its writer is: store={self.store_directory} log_end={self.log_end} "
+                    f"expected={until} reason={tail.reason if tail is not None else 'there are only zeros'!r}",
+                    "Run `reput check` on the store; the earlier backups are as they were.",
+                )
             self.finish_piece()
         finally:
             self.abort_piece()

@@ -21,7 +21,7 @@ import msgspec
 
 from reput.backup.layout import BackupManifest
 from reput.backup.restored_log import cut_log_at, find_cut, lay_out, pieces_until, verify_log
-from reput.backup.restored_state import deletions_and_recreations, fit_to_log, write_files
+from reput.backup.restored_state import deletions_and_recreations, fit_to_log, lower_offsets, write_files
 from reput.backup.stored import pieces_of, read_manifest, require_backups
 from reput.backup.target import BackupTarget
 from reput.errors import ConfigError, StoreError
@@ -30,6 +30,7 @@ from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.log.segments import Segments
+from reput.store.queue.queue_offsets import QueueOffsets
 from reput.store.recovery.damage_list import DamagedRange, accepted_damage
 from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.state.identity import read_identity
@@ -235,7 +236,8 @@ class Restore:
             return self.newest
         for number in self.numbers:
             manifest = read_manifest(self.target, number)
-            if wish.at is not None and manifest.timestamp >= wish.at:
+            # Of the millisecond of its timestamp itself, a backup may not have every record.
+            if wish.at is not None and manifest.timestamp > wish.at:
                 return manifest
             if wish.offset is not None and manifest.log_begin <= wish.offset <= manifest.log_end:
                 later = self.newest.history[len(manifest.history) :]
@@ -280,6 +282,7 @@ class Restore:
         write_files(self.target, manifest, self.draft)
         parts = deletions_and_recreations(self.draft, log_end)
         settings = load_store_settings(self.draft, config, assignments).settings
+        is_named = read_identity(self.draft) is not None
         verified = verify_log(
             segments,
             log_end,
@@ -287,11 +290,14 @@ class Restore:
             parts,
             settings.force_verify_prop_crc,
             lambda read: self.on_progress(size + read, 3 * size),
+            # Of the topics that RocketMQ deleted, only the log tells where their queues began anew.
+            finds_restarts=not is_named,
         )
-        lowered = 0
         # A store that only RocketMQ wrote has no files of ours, and gets them when reput opens it.
-        if read_identity(self.draft) is not None:
+        if is_named:
             lowered = fit_to_log(self.draft, segments, manifest, self.newest, log_end, verified, Clock().now_ms())
+        else:
+            lowered = lower_offsets(self.draft, QueueOffsets(verified.queues))
         accepted = accepted_damage(self.draft)
         views: list[str] = []
         if all((found.begin, found.end) in accepted for found in verified.unreadable):

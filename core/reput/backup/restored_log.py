@@ -162,16 +162,19 @@ def verify_log(
     parts: Sequence[TopicDeletion | RecreatedQueue],
     demand_crc: bool,
     on_progress: Callable[[int], None],
+    *,
+    finds_restarts: bool = False,
 ) -> VerifiedLog:
     """Verify every record of a restored log, as `reput check` does.
 
     Args:
         parts: topics that were deleted and queues that began anew, in the order of the log.
+        finds_restarts: queues may have begun anew without being among them.
 
     Raises:
         DamagedStore: the log is damaged where the backup's was not.
     """
-    walk = LogWalk(segments, deletions=parts, demand_crc=demand_crc, finds_restarts=False)
+    walk = LogWalk(segments, deletions=parts, demand_crc=demand_crc, finds_restarts=finds_restarts)
     fields = FieldsCheck(segments.offset_min, Clock().now_ms())
     unreadable: list[DamagedRange] = []
     for extent in walk.walk():
@@ -184,17 +187,34 @@ def verify_log(
     walk.delete_the_rest()
     damage = unreadable + [DamagedRange(found.begin, found.end, found.reason) for found in fields.finish()]
     damage.sort(key=lambda found: found.begin)
+    known = joined_ranges(manifest.damage)
+
+    def is_known(begin: int, end: int) -> bool:
+        return any(known_begin <= begin and end <= known_end for known_begin, known_end in known)
+
     for found in damage:
-        if not any(known.begin < found.end and found.begin < known.end for known in manifest.damage):
+        if not is_known(found.begin, found.end):
             raise DamagedStore(
                 f"the restored log is damaged where the backup's was not: from={found.begin} until={found.end} "
                 f"reason={found.reason!r} backup={manifest.number}",
                 "Restore an earlier backup with --backup, and report this.",
             )
-    if walk.log_end != log_end and not damage:
+    # A log that was cut behind damage ends for the walk where that begins.
+    if walk.log_end > log_end or (walk.log_end < log_end and not is_known(walk.log_end, log_end)):
         raise DamagedStore(
             f"the restored log does not end where it should: log_end={walk.log_end} expected={log_end} "
             f"backup={manifest.number}",
             "Restore an earlier backup with --backup, and report this.",
         )
     return VerifiedLog(walk.record_count, walk.store_timestamp, walk.queue_offsets.snapshot(), unreadable, damage)
+
+
+def joined_ranges(damage: Sequence[DamagedRange]) -> list[tuple[int, int]]:
+    """Return the ranges of *damage*, those as one that touch: two backups may each have found a part of it."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted((found.begin, found.end) for found in damage):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined

@@ -29,7 +29,7 @@ from reput.store.state.epochs import Epochs, make_mark
 from reput.store.state.store_lock import StoreLock
 from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 
-__all__ = ["deletions_and_recreations", "fit_to_log", "write_files"]
+__all__ = ["deletions_and_recreations", "fit_to_log", "lower_offsets", "write_files"]
 
 DELETIONS = "topic_deletions.jsonl"
 

@@ -12,6 +12,7 @@ such records from a place that is known to be good:
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 
@@ -22,11 +23,13 @@ from reput.store.log.segments import Segments
 from reput.store.queue.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.record.layout import SIZE_AND_MAGIC
 from reput.store.recovery.recovery import as_it_was_closed
+from reput.store.recovery.recreated_queues import RecreatedQueue, read_recreated_queues
 from reput.store.state.epochs import mark_holds, read_epochs
 from reput.store.state.identity import read_store_id
 from reput.store.state.store_lock import StoreLock
+from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
 
-__all__ = ["find_log_end", "force_log"]
+__all__ = ["begun_anew", "find_log_end", "force_log"]
 
 PHYSIC_MSG_TIMESTAMP = Struct(">q")
 
@@ -78,6 +81,8 @@ def look_for_log_end(store_directory: Path, segments: Segments, begin: int | Non
             begin = good_segment(store_directory, segments, unclean)
     if not unclean:
         begin = skim(segments, begin)
+    # Without them, what follows damage behind a deletion looks like leftovers of an older log.
+    walk.deletions.extend(begun_anew(store_directory, begin))
     while True:
         damaged_at = [extent.begin for extent in walk.walk(begin) if extent.kind == "damage"][:1]
         # Beside a writer, a record may be half written when it is read, and followed by whole ones when those are
@@ -85,7 +90,17 @@ def look_for_log_end(store_directory: Path, segments: Segments, begin: int | Non
         if damaged_at in ([], [begin]) or not StoreLock.may_be_held(store_directory):
             return walk.log_end
         (begin,) = damaged_at
-        walk = LogWalk(segments, unclean=unclean, unforced_from=unforced_from)
+        walk = LogWalk(
+            segments, unclean=unclean, deletions=begun_anew(store_directory, begin), unforced_from=unforced_from
+        )
+
+
+def begun_anew(store_directory: Path, begin: int) -> list[TopicDeletion | RecreatedQueue]:
+    """Return the topics that were deleted and the queues that began anew from *begin* on, in the order of the log."""
+    deletions = TopicDeletions(store_directory).following(begin)
+    recreated = [part for part in read_recreated_queues(store_directory) if part.commit_log_offset >= begin]
+    parts: list[TopicDeletion | RecreatedQueue] = [*deletions, *recreated]
+    return sorted(parts, key=attrgetter("commit_log_offset"))
 
 
 def nothing_was_appended(segments: Segments, log_end: int) -> bool:
