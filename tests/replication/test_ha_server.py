@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,17 +177,27 @@ def test_heartbeats_come_with_the_next_offset_and_silence_ends_a_connection(tmp_
 
 def test_a_follower_that_does_not_read_holds_up_nobody(master):
     """Its socket is full; the others and the puts go on, and it gets everything in the end."""
-    slow = master.connect(1)
-    end = 0
-    with master.connect(1) as quick:
+    # An empty log does not have what they ask for.
+    end = master.put(1)
+    with master.connect(1) as slow, master.connect(1) as quick:
         received = 0
         for _ in range(15):
             end = master.put(200, 2000)
         first, body = frames(quick, end)
         received += len(body)
         assert first + received == end
-    assert frames(slow, end) == (1, master.log(1, end))
-    slow.close()
+        assert frames(slow, end) == (1, master.log(1, end))
+
+
+def test_the_death_of_the_thread_is_told_and_the_store_closes(master, monkeypatch):
+    """`reput status` names the thread; its followers are gone."""
+    with master.connect(0) as follower:
+        end = master.put(1)
+        frames(follower, end)
+        monkeypatch.setattr(HaServer, "serve_once", Mock(side_effect=RuntimeError("planted")))
+        master.put(1)
+        wait_until(lambda: "reput-ha" in master.engine.threads.deaths)
+        assert master.server.followers() == []
 
 
 def test_a_reput_follows_a_reput_and_is_followed_itself(tmp_path, fake_master):

@@ -82,13 +82,14 @@ def follow(
 ) -> FollowingStore:
     """Copy the log of a running master, RocketMQ's or reput's, into the directory *path*, and go on copying.
 
+    The parameters that are not listed are those of `reput.open`.
+
     Args:
         master: ``host:port`` of its HA port (RocketMQ: the port of clients + 1); with *name_server*, a broker's name.
         broker: ``host:port`` where it answers requests, if that is not one port below the HA port.
         begin: for a new store: "earliest", "latest" (the master's last segment), or a commit-log offset, whose segment
             is copied from its begin on.
         discard: move records that the master lacks to ``reput/cut/`` in the store, and follow from there.
-        mode, config, lock_timeout, keywords: as of `reput.open`.
 
     Raises:
         BrokerError: the master does not answer.

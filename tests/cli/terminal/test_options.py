@@ -42,7 +42,7 @@ def test_settings_that_go_unused_are_listed_once(golden_read_only, broker_proper
     assert loaded.settings.max_hash_slot_num == 257
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "reput: settings that only RocketMQ uses: brokerRole, traceTopicEnable\n"
+    assert err == "reput: settings that only RocketMQ uses: traceTopicEnable\n"
 
 
 def test_a_wrong_setting_is_refused(golden_read_only):

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from reput.cli.terminal.options import FormatOption, OutputFormat, StoreArgument, refuse_address
+from reput.cli.terminal.options import FormatOption, OutputFormat, StoreArgument, refuse_address, takes_settings
 from reput.cli.terminal.output import Printer
 
 __all__ = ["EXAMPLES", "promote"]
@@ -15,6 +15,7 @@ __all__ = ["EXAMPLES", "promote"]
 EXAMPLES = {"promote": "reput promote copy || echo 'this store follows no master'"}
 
 
+@takes_settings
 def promote(store: StoreArgument, output_format: FormatOption = OutputFormat.TEXT) -> None:
     """Make a store that follows a master a master of its own, which takes messages. Stop `reput follow` first.
 
