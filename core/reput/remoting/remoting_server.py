@@ -283,6 +283,8 @@ class RemotingServer:
             if late:
                 for connection in list(self.connections):
                     connection.abort()
+        # Connections that were aborted close their sockets in the loop's next turn.
+        await asyncio.sleep(0)
         self.executor.shutdown(wait=True, cancel_futures=True)
 
 
