@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reput.cli.target.remote import connected, is_address
-from reput.cli.terminal.options import settings_of
+from reput.cli.target.watched_target import settings_loader
 from reput.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,15 +38,10 @@ def shown_target(target: Path, config: Path | None, assignments: list[str] | Non
         NotAStore: it is a directory without a store.
     """
     from reput.console.console_target import ConsoleBrokers, ConsoleStore
-    from reput.store.state.identity import require_store
-    from reput.store.state.recorded_settings import load_store_settings
 
     if is_address(target):
         with connected(target, config, assignments) as client:
             yield ConsoleBrokers(str(target), client)
         return
-    require_store(target)
-    settings_of(target, config, assignments)
-    load = partial(load_store_settings, target, config, assignments or ())
-    with closing(ConsoleStore(target, load)) as store:
+    with closing(ConsoleStore(target, settings_loader(target, config, assignments))) as store:
         yield store
