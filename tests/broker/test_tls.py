@@ -12,7 +12,8 @@ from cryptography import x509
 
 from certificates import write_certificate
 from reput.errors import ConfigError
-from reput.remoting import remoting_server, tls_listener
+from reput.remoting import listener as listener_module
+from reput.remoting import remoting_server
 from reput.remoting.remoting_client import RemotingClient, Unreachable
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -172,7 +173,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path, cer
 
 def test_handshakes_that_fail_end_their_connections(tmp_path, certificate, monkeypatch, caplog):
     """Half a handshake, garbage, nothing at all: none of them stays, and nothing is left to the loop."""
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(remoting_server, "IDLE_MAX_S", 0.2)
     with caplog.at_level(logging.WARNING), serving(tmp_path, certificate) as broker:
         clients = [broker.client() for _ in range(4)]
@@ -184,7 +185,7 @@ def test_handshakes_that_fail_end_their_connections(tmp_path, certificate, monke
             assert all(client.is_ended() for client in (*clients, silent))
         for client in clients:
             client.close()
-        (listener,) = broker.broker.server.servers
+        (listener,) = broker.broker.server.listeners
         broker.reaches(lambda: listener.pending_count == 0)
         with encrypted(broker) as client:
             assert client.heartbeat("me").code == 0

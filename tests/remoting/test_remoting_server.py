@@ -172,3 +172,25 @@ async def test_a_server_that_ends_sends_what_it_has_to_say():
     assert (await peer.read()).opaque == 1
     await server.close()
     assert await peer.is_ended()
+
+
+@in_loop
+async def test_a_server_that_ends_closes_the_connections_that_it_has_just_accepted():
+    """Those too whose first bytes it has not seen: the peer is not left with a connection that nobody serves."""
+    server, port = await begin_server()
+    peers = []
+    for _ in range(8):
+        peer = socket.socket()
+        peer.connect(("127.0.0.1", port))
+        peers.append(peer)
+        server.listeners[0].accept()
+    await server.close()
+    assert not server.connections
+    for peer in peers:
+        peer.settimeout(5)
+        try:
+            assert peer.recv(1) == b""
+        except ConnectionResetError:
+            pass
+        finally:
+            peer.close()

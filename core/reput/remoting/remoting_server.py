@@ -23,11 +23,11 @@ from typing import NamedTuple, TypeAlias
 
 from reput.errors import ReputError, RequestRefused
 from reput.remoting.connection import Connection, Limits
+from reput.remoting.listener import Listener
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from reput.remoting.tls import ServerTls
-from reput.remoting.tls_listener import TlsListener
 from reput.remoting.turn import Turn
 
 __all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
@@ -42,6 +42,8 @@ THREADS_OF_CONNECTION = 2
 WAITING_MAX = 1000
 WAITING_OF_CONNECTION_MAX = 250
 SETTLE_MAX_S = 5.0
+# The time in which pending output is sent at the end.
+CLOSE_MAX_S = 1.0
 CONNECTIONS_MAX = 1 << 20
 
 # Called with each request before its processor. Raises RequestRefused if the peer is not allowed to send it.
@@ -110,7 +112,7 @@ class RemotingServer:
         self.connections: dict[Connection, None] = {}
         self.limits = Limits()
         self.turn = turn or Turn()
-        self.servers: list[asyncio.Server | TlsListener] = []
+        self.listeners: list[Listener] = []
         self.executor = ThreadPoolExecutor(THREADS, "reput-request")
         self.queues: dict[Connection, ThreadQueue] = {}
         # Requests that run in threads, and with those that wait for one.
@@ -121,14 +123,9 @@ class RemotingServer:
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
         listener.setblocking(False)
-        server: asyncio.Server | TlsListener
-        if listener.family == socket.AF_UNIX:
-            server = await self.loop.create_unix_server(self.new_connection, sock=listener, backlog=BACKLOG)
-        elif self.tls is not None:
-            server = TlsListener(listener, self.tls, self.new_connection, IDLE_MAX_S)
-        else:
-            server = await self.loop.create_server(self.new_connection, sock=listener, backlog=BACKLOG)
-        self.servers.append(server)
+        listener.listen(BACKLOG)
+        tls = None if listener.family == socket.AF_UNIX else self.tls
+        self.listeners.append(Listener(listener, tls, self.new_connection, IDLE_MAX_S))
 
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
@@ -259,9 +256,8 @@ class RemotingServer:
 
     async def stop_listening(self) -> None:
         """Stop accepting connections."""
-        for server in self.servers:
-            server.close()
-        self.servers.clear()
+        while self.listeners:
+            await self.listeners.pop().close()
 
     async def settled(self) -> None:
         """Return once the requests that are queued for threads are answered, or after `SETTLE_MAX_S`."""
@@ -279,11 +275,12 @@ class RemotingServer:
         for connection in connections:
             connection.close()
         if connections:
-            _, late = await asyncio.wait([connection.lost for connection in connections], timeout=1.0)
+            _, late = await asyncio.wait([connection.lost for connection in connections], timeout=CLOSE_MAX_S)
+            for connection in list(self.connections):
+                connection.abort()
             if late:
-                for connection in list(self.connections):
-                    connection.abort()
-        # Connections that were aborted close their sockets in the loop's next turn.
+                await asyncio.wait(late, timeout=CLOSE_MAX_S)
+        # Connections that were refused, or cancelled in their handshake, close their sockets in the loop's next turn.
         await asyncio.sleep(0)
         self.executor.shutdown(wait=True, cancel_futures=True)
 

@@ -1,9 +1,12 @@
-"""TlsListener: accepts the connections of a port on which TLS is possible.
+"""Listener: accepts the connections of one listening socket, with TLS where it is possible.
 
-    accept ──▶ peek at the first byte ──┬─ 0x16 ──▶ handshake ──▶ Connection
-                                        └─ other ─▶ Connection; with enforcing mode, the connection ends
+    accept ──┬─ without TLS ────────────────────────────▶ Connection
+             └─ peek at the first byte ──┬─ 0x16 ──▶ handshake ──▶ Connection
+                                         └─ other ─▶ Connection; with enforcing mode, the connection ends
 
 The byte is peeked at before the loop takes the socket, so the loop's own TLS reads the handshake from its beginning.
+Not asyncio's Server: up to Python 3.11, it does not tell when the connections that it has accepted are made, so some
+may be left open at the end.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 
 from reput.remoting.connection import Connection, address_text
 from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
 
-__all__ = ["TlsListener"]
+__all__ = ["Listener"]
 
 HANDSHAKE_TIMEOUT_S = 10.0
 # Maximum number of connections that one turn of the loop accepts.
@@ -27,17 +31,22 @@ SHORTAGE_PAUSE_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class TlsListener:
+class Listener:
     """Accepts on one socket. Used in the thread of its loop only."""
 
     def __init__(
         self,
         listener: socket.socket,
-        tls: ServerTls,
+        tls: ServerTls | None,
         new_connection: Callable[[], Connection],
         first_byte_timeout: float,
     ) -> None:
-        """Start accepting on the non-blocking *listener*. A connection that sends nothing is closed after a while."""
+        """Start accepting on the non-blocking *listener*.
+
+        Args:
+            tls: None: connections are not encrypted.
+            first_byte_timeout: with TLS, a connection that has sent nothing for so many seconds is closed.
+        """
         self.listener = listener
         self.tls = tls
         self.new_connection = new_connection
@@ -67,15 +76,18 @@ class TlsListener:
                 self.pause = self.loop.call_later(SHORTAGE_PAUSE_S, self.resume)
                 return
             accepted.setblocking(False)
+            if self.tls is None:
+                self.make(accepted, None)
+                continue
             self.silent[accepted] = self.loop.call_later(self.first_byte_timeout, self.drop, accepted)
-            self.loop.add_reader(accepted, self.peek, accepted)
+            self.loop.add_reader(accepted, self.peek, accepted, self.tls)
 
     def resume(self) -> None:
         """Accept again."""
         self.pause = None
         self.loop.add_reader(self.listener, self.accept)
 
-    def peek(self, accepted: socket.socket) -> None:
+    def peek(self, accepted: socket.socket, tls: ServerTls) -> None:
         """Read the first byte, and start TLS or the plain protocol."""
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
@@ -88,27 +100,28 @@ class TlsListener:
         is_encrypted = first == HANDSHAKE_BYTE
         if not first:
             accepted.close()
-        elif not is_encrypted and self.tls.options.mode == "enforcing":
+        elif not is_encrypted and tls.options.mode == "enforcing":
             logger.warning("a connection without TLS is closed: peer=%s tls_server_mode=enforcing", peer_of(accepted))
             accepted.close()
         else:
-            task = self.loop.create_task(self.begin(accepted, is_encrypted))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self.make(accepted, tls.context if is_encrypted else None)
 
-    async def begin(self, accepted: socket.socket, is_encrypted: bool) -> None:
-        """Make the connection, after the handshake if it is encrypted."""
+    def make(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Make the connection of an accepted socket."""
+        task = self.loop.create_task(self.begin(accepted, context))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Return once the connection is made; it is encrypted if *context* is not None."""
         peer = peer_of(accepted)
         try:
-            if is_encrypted:
-                await self.loop.connect_accepted_socket(
-                    self.new_connection,
-                    accepted,
-                    ssl=self.tls.context,
-                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                )
-            else:
-                await self.loop.connect_accepted_socket(self.new_connection, accepted)
+            await self.loop.connect_accepted_socket(
+                self.new_connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
+            )
         except (OSError, TimeoutError) as error:
             logger.info("a connection ended in its handshake: peer=%s reason=%s", peer, error)
             accepted.close()
@@ -119,16 +132,20 @@ class TlsListener:
         self.loop.remove_reader(accepted)
         accepted.close()
 
-    def close(self) -> None:
-        """Stop accepting, and end the connections that are still pending."""
+    async def close(self) -> None:
+        """Stop accepting, and end the connections that are still pending; the others go on."""
         if self.pause is not None:
             self.pause.cancel()
         self.loop.remove_reader(self.listener)
         self.listener.close()
         for accepted in list(self.silent):
             self.drop(accepted)
-        for task in self.tasks:
+        # A task that is cancelled before it has begun would leave its socket open.
+        await asyncio.sleep(0)
+        pending = list(self.tasks)
+        for task in pending:
             task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
 def peer_of(accepted: socket.socket) -> str:
