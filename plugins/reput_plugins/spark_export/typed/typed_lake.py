@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from reput.errors import ConfigError
+from reput.errors import ConfigError, DispatcherError
 from reput.store.state.epochs import Epochs
-from reput_plugins.spark_export.lake import Lake
+from reput_plugins.spark_export.lake import Lake, stored_type
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
-from reput_plugins.spark_export.lakes.lake_table import LakeTable
-from reput_plugins.spark_export.typed.evolution import merged_schema
+from reput_plugins.spark_export.lakes.lake_table import LakeTable, ParquetFile, TransactionData
+from reput_plugins.spark_export.parquet_files import CLUSTER_SETTING
+from reput_plugins.spark_export.typed.evolution import has_wider_types, merged_schema
 
 __all__ = ["STATISTICS_OF_LOG", "TABLE_SETTING", "TypedLake", "is_typed"]
 
@@ -26,7 +27,6 @@ TABLE_SETTING = "reput.typed"
 # The columns of the log by which readers of a typed table skip files.
 STATISTICS_OF_LOG = ("queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-CLUSTER_SETTING = "reput.cluster_by"
 KEY_SETTING = "reput.key"
 
 
@@ -94,17 +94,39 @@ class TypedLake(Lake):
         return [self.location.address.rpartition("/")[0], "--tables", "FILE", *self.name_words()]
 
     def add_columns(self, table: LakeTable, schema: pa.Schema) -> LakeTable:
-        """Return the table after adding the columns and fields that only *schema* has.
+        """Return the table after adding the columns and fields that only *schema* has, and widening types.
 
         Raises:
-            ConfigError: a column has another type; the message shows every difference.
-            DispatcherError: the columns cannot be added.
+            ConfigError: a column has another type that does not hold all its values; the message shows every
+                difference.
+            DispatcherError: the columns cannot be changed.
         """
         kept = table.schema()
-        merged = merged_schema(kept, schema, self.location.address)
-        if not merged.equals(kept):
+        merged = merged_schema(kept, schema, self.location.address, self.location.table_format)
+        if has_wider_types(kept, merged):
+            table.widen(merged)
+        elif not merged.equals(kept):
             table.add_fields(merged)
         return table
+
+    def add_rows(
+        self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData
+    ) -> None:
+        """Add the rows of *files*, unless the exporter of another store has widened a column since they were written.
+
+        Raises:
+            DispatcherError: a column has another type now.
+        """
+        kept = table.schema()
+        for field in schema:
+            now = kept.field(field.name).type
+            if stored_type(now) != stored_type(field.type):
+                raise DispatcherError(
+                    f"the type of a column changed while rows were written: lake={self.location.address} "
+                    f"column={field.name} written={field.type} kept={now}",
+                    "Another store's export widened it. Start the export again; it continues where the table ends.",
+                )
+        super().add_rows(table, files, schema, transaction)
 
 
 def is_typed(table: LakeTable) -> bool:
