@@ -24,7 +24,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, WriterProperties, write_deltalake
 from deltalake import Transaction as DeltaTransaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import DispatcherError
@@ -164,6 +164,14 @@ class DeltaLakeTable:
         rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
         return [file_of(row) for row in rows]
 
+    def deleted_row_marks(self) -> str | None:
+        """Return the Delta library's sentence about deletion vectors, and other features of tables that it lacks."""
+        try:
+            self.delta.to_pyarrow_dataset()
+        except DeltaProtocolError as error:
+            return one_line(error)
+        return None
+
     def dataset(self) -> ds.Dataset:
         """Return the rows.
 
@@ -222,9 +230,13 @@ class DeltaLakeTable:
 
         Not all readers of Delta tables know the feature "type widening", which would leave the files as they are.
         """
-        with refusals(self.location, "the types of the lake's columns cannot be widened"):
-            # Raises an error if another program has marked rows as deleted, which the files still have.
-            self.dataset()
+        what = "the types of the lake's columns cannot be widened"
+        marks = self.deleted_row_marks()
+        if marks is not None:
+            raise DispatcherError(
+                f"{what}: lake={self.location.address} error={marks}", "Rewrite the table without them."
+            )
+        with refusals(self.location, what):
             features = self.delta.protocol().writer_features or []
             if any(map(has_time_without_zone, schema.types)) and TIME_FEATURE not in features:
                 feature = TableFeatures.TimestampWithoutTimezone

@@ -262,6 +262,11 @@ class IcebergLakeTable:
             plain.removeprefix(f"{self.location.address}/") if plain.startswith(f"{self.location.address}/") else None
         )
 
+    def deleted_row_marks(self) -> str | None:
+        """Return the number of delete files."""
+        count = sum(len(task.delete_files) for task in self.tasks())
+        return f"the table has {count} delete files" if count else None
+
     def dataset(self) -> ds.Dataset:
         """Return the rows; files are read by Arrow, unless another program has deleted single rows in them."""
         tasks, schema = self.tasks(), self.schema()

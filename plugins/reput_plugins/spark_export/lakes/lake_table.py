@@ -117,6 +117,9 @@ class LakeTable(Protocol):
     def files(self) -> list[ParquetFile]:
         """Return the data files of this version with their statistics. No data file is opened."""
 
+    def deleted_row_marks(self) -> str | None:
+        """Return how another program marked rows as deleted that the files still have; None: it did not."""
+
     def dataset(self) -> ds.Dataset:
         """Return the rows as an Arrow dataset, in which filters skip files."""
 

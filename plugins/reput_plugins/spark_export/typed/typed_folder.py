@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow.fs
 
 from reput.errors import ConfigError
@@ -9,12 +10,17 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.delta_table import open_delta_table
 from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX
 
-__all__ = ["inside", "refuse_typed_tables", "typed_tables"]
+__all__ = ["dead_letters_of", "inside", "refuse_typed_tables", "typed_tables"]
 
 
 def inside(folder: LakeLocation, name: str) -> LakeLocation:
     """Return the place of a table in a lake."""
     return LakeLocation(f"{folder.address}/{name}", folder.storage_options)
+
+
+def dead_letters_of(table: LakeLocation) -> LakeLocation:
+    """Return the place of the dead letters beside a typed table."""
+    return msgspec.structs.replace(table, address=table.address + DEAD_LETTERS_SUFFIX)
 
 
 def typed_tables(folder: LakeLocation) -> list[str]:

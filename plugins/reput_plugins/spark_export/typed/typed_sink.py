@@ -32,11 +32,9 @@ from reput_plugins.spark_export.typed.table_files import (
     write_tables,
 )
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
-from reput_plugins.spark_export.typed.typed_lake import TypedLake
+from reput_plugins.spark_export.typed.typed_lake import DEAD_KIND, TypedLake
 
 __all__ = ["TypedPlan", "WrittenTables", "lakes_of"]
-
-DEAD_KIND = "dead_letters"
 
 
 class WrittenTables:
@@ -154,6 +152,13 @@ def lakes_of(spec: TableSpec) -> tuple[MakeLake, MakeLake]:
         partition_columns=spec.partition_by,
         cluster_by=spec.cluster_by,
         key=spec.key_columns,
+        tags=spec.wanted_tags,
     )
-    dead = functools.partial(TypedLake, kind=DEAD_KIND, columns=LogColumns(), partition_columns=(DATE_COLUMN,))
+    dead = functools.partial(
+        TypedLake,
+        kind=DEAD_KIND,
+        columns=LogColumns(),
+        partition_columns=(DATE_COLUMN,),
+        tags=spec.wanted_tags,
+    )
     return rows, dead
