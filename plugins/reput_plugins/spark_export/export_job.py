@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings"]
 
-SPLIT_BYTES = 128 << 20
-# For fewer bytes than this, a second task costs more time than it saves.
-TASK_BYTES_MIN = 4 << 20
-
 
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The result of one export: *records* in *files* of *bytes*, for the log from *begin* to *until*.
@@ -169,14 +165,15 @@ def export(
         settings or {}, f"reput export {plan.store}", make_class_archive=end - begin >= CLASS_ARCHIVE_BYTES
     ) as session:
         # Create the table only when Spark runs: otherwise a failed start would leave an empty table.
-        target.create(schema, chosen)
+        held = frozenset(file.path for file in target.create(schema, chosen).files())
         spark_job.run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
         raise DispatcherError(f"the lake lacks written rows: lake={location.address} until={end}")
     # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
-    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
+    added_files = frozenset(file.path for file in table.files()) - held
+    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None, added=added_files):
         table = open_table(location)
     return ExportReport(
         added.begin,

@@ -38,6 +38,7 @@ __all__ = [
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
     "STORE_COLUMN",
+    "TARGET_SIZE",
     "FileLayout",
     "PartitionWriters",
     "file_format",
@@ -59,6 +60,8 @@ DAY_MS = 86_400_000
 # The dates that every lake reader can represent: years 1 to 9999.
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
+# A file that has grown to this size is complete; further rows of its partition go to another file.
+TARGET_SIZE = 128 << 20
 # A worker buffers this much before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
@@ -218,7 +221,7 @@ def with_partition(batch: pa.RecordBatch, partition: Partition, schema: pa.Schem
 
 
 class PartitionWriters:
-    """The files of one range, one for each partition, with their buffered rows."""
+    """The files of one range, one or more for each partition, with their buffered rows."""
 
     def __init__(self, lake: LakeLocation, file_name: str, layout: FileLayout) -> None:
         self.lake = lake
@@ -226,6 +229,7 @@ class PartitionWriters:
         self.filesystem = lake.filesystem()
         self.file_name = file_name
         self.files: dict[Partition, PartitionFile] = {}
+        self.complete: list[tuple[PartitionFile, ParquetFile]] = []
         self.buffered_bytes = 0
 
     def add(self, partition: Partition, batch: pa.RecordBatch) -> None:
@@ -241,23 +245,31 @@ class PartitionWriters:
             self.write()
 
     def write(self) -> None:
-        """Write the buffered rows as a row group of each file."""
-        for file in self.files.values():
+        """Write the buffered rows as a row group of each file, and complete files that are large enough."""
+        for partition, file in list(self.files.items()):
             file.write()
+            if file.output.tell() >= TARGET_SIZE:
+                self.complete.append((file, file.finish()))
+                # The last part of a name is that of the attempt.
+                self.file_name = f"{self.file_name.rpartition('-')[0]}-{uuid.uuid4().hex[:8]}.parquet"
+                del self.files[partition]
         self.buffered_bytes = 0
 
     def finish(self) -> list[ParquetFile]:
         """Write the rest, force it to disk, and return the files."""
-        written = [file.finish() for file in self.files.values()]
+        self.complete += [(file, file.finish()) for file in self.files.values()]
+        files = [file for file, _ in self.complete]
         # Force all files together: a disk needs no more time for many small files than for one.
         Files().force_together(
-            [file.path for file in self.files.values() if file.path is not None],
-            sorted({folder for file in self.files.values() for folder in file.changed_folders}),
+            [file.path for file in files if file.path is not None],
+            sorted({folder for file in files for folder in file.changed_folders}),
         )
-        return written
+        return [written for _, written in self.complete]
 
     def abandon(self) -> None:
         """Remove every file."""
+        for file, _ in self.complete:
+            file.remove()
         for file in self.files.values():
             file.abandon()
 
