@@ -105,7 +105,7 @@ def export(
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import export_tables
 
-        refuse_beside_tables(topics, lake_format, catalog or catalog_table)
+        refuse_beside_tables(topics, catalog_table)
         fields = export_tables(
             Path(store).absolute(),
             lake,
@@ -118,6 +118,8 @@ def export(
             on_corruption=on_corruption,
             store_id=store_id,
             accept_truncation=accept_truncation,
+            lake_format=lake_format,
+            catalog=catalog,
             on_progress=on_progress,
         )
         return ExportReport(**fields)
@@ -187,8 +189,8 @@ def export(
     )
 
 
-def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog: str | None) -> None:
-    """Refuse arguments that typed tables do not allow: topics, which each table names itself, a format, a catalog.
+def refuse_beside_tables(topics: Iterable[str] | None, catalog_table: str | None) -> None:
+    """Refuse arguments that typed tables do not allow: topics, and a name in the catalog. Each table has its own.
 
     Raises:
         ConfigError: there is such an argument.
@@ -197,10 +199,11 @@ def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog
         raise ConfigError(
             f"typed tables name their own topics: topics={','.join(topics)}", "Leave out the topics or the tables."
         )
-    if lake_format != "delta":
-        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave out the format.")
-    if catalog:
-        raise ConfigError(f"typed tables cannot be in a catalog: catalog={catalog}", "Leave out the catalog.")
+    if catalog_table is not None:
+        raise ConfigError(
+            f"typed tables have their own names in a catalog: catalog_table={catalog_table}",
+            "Leave out the name: the table NAME is reput.NAME in the catalog.",
+        )
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:

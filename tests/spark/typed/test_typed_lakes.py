@@ -104,9 +104,8 @@ def test_the_command_follows_typed_tables(
     ("more", "text"),
     [
         (["--topic", "orders"], "typed tables name their own topics: topics=orders"),
-        (["--lake-format", "iceberg"], "typed tables are Delta tables: lake_format=iceberg"),
-        (["--catalog", "mine"], "typed tables cannot be in a catalog: catalog=mine"),
-        (["--follow", "--catalog-table", "a.b"], "typed tables cannot be in a catalog: catalog=a.b"),
+        (["--catalog", "mine"], "only Iceberg tables have a catalog: lake_format=delta catalog=mine"),
+        (["--follow", "--catalog-table", "a.b"], "typed tables have their own names in a catalog: catalog_table=a.b"),
         (["--tables", "absent.toml"], "error=No such file or directory"),
         (["--tables", "broken.toml"], "Expected ']'"),
         (["--tables", "unknown.toml"], "a table has an unknown key: table=orders colums=1"),

@@ -9,11 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from reput.errors import ConfigError
 from reput.store.log.bad_range import BadRange
 from reput.store.recovery.check_report import ViewReport
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lakes.opening import find_table
+from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder
 from reput_plugins.spark_export.proof.lake_check import compare_lake
 from reput_plugins.spark_export.proof.report import LakeCheckReport, LakeReport, TablesCheckReport
 from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX
@@ -34,7 +36,7 @@ def compare_any(store: Path, location: LakeLocation, **arguments: Any) -> LakeCh
     """
     table = find_table(location)
     if table is None:
-        places = {name: inside(location, name) for name in typed_tables(location)}
+        places = {name: in_its_format(inside(location, name)) for name in typed_tables(location)}
     elif is_typed(table):
         if table.properties()[TABLE_SETTING] == DEAD_KIND:
             raise ConfigError(
@@ -47,6 +49,11 @@ def compare_any(store: Path, location: LakeLocation, **arguments: Any) -> LakeCh
     if not places:
         return compare_lake(store, location, **arguments)
     return joined({name: compare_lake(store, place, **arguments) for name, place in places.items()})
+
+
+def in_its_format(place: LakeLocation) -> LakeLocation:
+    """Return the location of a table in a folder with the format that the folder has."""
+    return msgspec.structs.replace(place, table_format=format_of_folder(place) or place.table_format)
 
 
 def joined(reports: dict[str, LakeCheckReport]) -> TablesCheckReport:
