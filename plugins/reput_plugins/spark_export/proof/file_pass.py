@@ -21,13 +21,13 @@ from reput.store.record.record_columns import RecordColumns
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_lookup import RecordLookup
 from reput.table.record_parts import TOPIC, RecordParts
-from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN
+from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN, STORED_AS
 from reput_plugins.spark_export.proof.findings import FileFindings
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
 from reput_plugins.spark_export.proof.row_comparison import different_rows
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["open_file", "pass_file", "rows_of_store"]
+__all__ = ["open_file", "pass_file", "rows_of_store", "with_plain_types"]
 
 Array = np.ndarray[Any, Any]
 
@@ -66,8 +66,19 @@ def open_file(plan: ProofPlan, file: LakeFile) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=False, buffer_size=REMOTE_BUFFER_SIZE)
 
 
+def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *batch* with the types of text and bytes that the log's table has.
+
+    The Delta library rewrites a file as views of text and bytes when it removes some of its rows; Arrow cannot compare
+    these with the plain types.
+    """
+    plain = pa.schema([field.with_type(STORED_AS.get(field.type, field.type)) for field in batch.schema])
+    return batch if plain.equals(batch.schema) else batch.cast(plain)
+
+
 def rows_of_store(plan: ProofPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of the store of *plan*."""
+    batch = with_plain_types(batch)
     if plan.store_name is None:
         return batch
     own = pc.fill_null(pc.equal(batch[STORE_COLUMN], plan.store_name), False)
@@ -112,7 +123,7 @@ class FilePass:
         total = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
         size = min(max(int(BATCH_BYTES * metadata.num_rows / max(total, 1)), 1), BATCH_ROWS_MAX)
         self.findings.bytes_read = self.file.size
-        yield from parquet.iter_batches(size, columns=names, use_threads=False)
+        yield from map(with_plain_types, parquet.iter_batches(size, columns=names, use_threads=False))
 
     def note_strangers(self, batch: pa.RecordBatch) -> None:
         """Note rows of stores that the lake's transactions do not know."""
