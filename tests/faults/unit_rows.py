@@ -49,24 +49,25 @@ def write(path: Path) -> Path:
     return path
 
 
+def toggle(path: Path, at: int, flip: int) -> None:
+    """Change one byte of a file, or change it back."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        was = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([was ^ flip]))
+
+
 @contextmanager
 def changed(store: Path, place: int, byte: int, flip: int) -> Iterator[None]:
     """Change one byte of the unit at *place*."""
     at = place * UNIT_SIZE
     path = store / "consumequeue" / "orders" / "0" / file_name(at - at % FILE_SIZE)
-
-    def toggle() -> None:
-        with path.open("r+b") as file:
-            file.seek(at % FILE_SIZE + byte)
-            was = file.read(1)[0]
-            file.seek(at % FILE_SIZE + byte)
-            file.write(bytes([was ^ flip]))
-
-    toggle()
+    toggle(path, at % FILE_SIZE + byte, flip)
     try:
         yield
     finally:
-        toggle()
+        toggle(path, at % FILE_SIZE + byte, flip)
 
 
 def require_told(store: reput.Store | reput.ReadOnlyStore, count: int, changed_places: Iterable[int]) -> None:
@@ -170,6 +171,48 @@ def change_unit_beside_writer(root: Path) -> int:
     with reput.open(root / "rebuilt", read_only=True, **SIZES) as opened:
         require_told(opened, count, [])
     return times + 1
+
+
+@contextmanager
+def changed_record(store: Path, at: int) -> Iterator[None]:
+    """Change one byte of the log."""
+    path = store / "commitlog" / file_name(at - at % SEGMENT_SIZE)
+    toggle(path, at % SEGMENT_SIZE, 0x80)
+    try:
+        yield
+    finally:
+        toggle(path, at % SEGMENT_SIZE, 0x80)
+
+
+@row(
+    "Byte of a record changed",
+    "last record of a queue",
+    "each message is right or its place is named, at the log's end as well",
+)
+def change_last_record(root: Path) -> int:
+    times = 0
+    for behind in (0, 2):
+        path = root / f"store{behind}"
+        with open_writer(path) as store:
+            for number in range(4):
+                put(store, number)
+            (last,) = store.get("orders", 0, 3, 1)
+            for _ in range(behind):
+                store.put(reput.Message("others", bytes(50)))
+            store.flush()
+        for at in range(last.record_size):
+            with changed_record(path, last.commit_log_offset + at), reput.open(path, read_only=True, **SIZES) as opened:
+                require_told(opened, 4, [3])
+            times += 1
+    with open_writer(path) as store:
+        store.wait_for("consume_queue", store.appended, timeout=60)
+        # The writer does not compare its own bodies, which the first opening has verified.
+        for at in range(0, last.record_size, 3):
+            with changed_record(path, last.commit_log_offset + at):
+                store._engine.reader.store.forget()
+                require_told(store, 4, [3])
+            times += 1
+    return times
 
 
 @row(

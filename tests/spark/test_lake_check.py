@@ -265,6 +265,20 @@ def test_rows_of_cut_history_are_named_until_the_export_takes_them_out(lake: Lak
     assert (report.lake.watermarks.count, report.lake.watermarks.rows) == (3, 73)
 
 
+def test_a_file_from_which_the_export_took_some_rows_is_still_compared(lake: Lake):
+    """The library rewrites such a file with other types of text than reput's files have."""
+    log, cut = lake.log, lake.log.offsets[55]
+    (log.store / "reput" / "epochs").write_bytes(read_epochs(log.store, ONE).begin(cut, START_MS).seal())
+    for path in (log.store / "commitlog").iterdir():
+        path.unlink()
+    log.data, log.offsets = log.data[:cut], log.offsets[:55]
+    append(log, 3)
+    export(log.store, lake.path)
+    report = lake.check()
+    assert report.ok
+    assert (report.lake.rows, report.lake.watermarks.rows) == (58, 58)
+
+
 def test_rows_whose_records_retention_removed_are_counted_and_no_error(lake: Lake):
     """Their watermark still proves them."""
     log = lake.log

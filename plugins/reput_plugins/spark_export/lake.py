@@ -26,7 +26,7 @@ from reput_plugins.spark_export.lakes.delta_table import STATISTICS_SETTING
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STATISTICS_COLUMNS, STORE_COLUMN
+from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STATISTICS_COLUMNS, STORE_COLUMN, STORED_AS
 from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
 __all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "stored_type", "tells_stores_apart"]
@@ -37,13 +37,6 @@ COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
 SELECTION_SETTING = "reput.topics"
 FORMAT_SETTING = "reput.format"
-# Types that differ in memory, but not in the table.
-STORED_AS = {
-    pa.large_string(): pa.string(),
-    pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(),
-    pa.binary_view(): pa.binary(),
-}
 # Version 1 has no ``store`` column, so it holds one store.
 FORMAT_VERSION, FORMAT_OF_ONE_STORE = "2", "1"
 

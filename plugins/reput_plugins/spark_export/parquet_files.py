@@ -37,6 +37,7 @@ __all__ = [
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
+    "STORED_AS",
     "STORE_COLUMN",
     "TARGET_SIZE",
     "FileLayout",
@@ -52,6 +53,13 @@ PARTITION_COLUMNS = ("topic", "date")
 STORE_COLUMN = "store"
 # The columns from which a row's checksum is computed.
 CRC_COLUMNS = ("commitLogOffset", "storeSize", "bodyCRC")
+# Types that differ in memory, but not in the table.
+STORED_AS = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))

@@ -233,3 +233,11 @@ def test_whatever_a_stranger_does_is_an_answer(plugin, source, text):
     # Only the hanging one should time out.
     answer = describe(plugin(source=source), {}, timeout=1.5 if "sleep" in source else 60.0)
     assert text in answer.broken
+
+
+def test_another_installation_of_the_same_version_is_asked_again(plugin):
+    """An old answer would, for example, not say that the view lies elsewhere now."""
+    source = SOURCE.format(marker="{marker}")
+    assert describe(plugin(source=source), {"path": "x"}).declared().view_version == 0
+    entry = plugin(source=source.replace("options=Options,", "options=Options, view_version=2,"))
+    assert describe(entry, {"path": "x"}).declared().view_version == 2

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import reput
+from reput.errors import DamagedStore
 from reput.store.log.segments import Segments
 from reput.store.recovery.log_end import find_log_end, force_log
 from written_log import WrittenLog
@@ -52,6 +54,23 @@ def test_a_record_whose_crc_is_wrong_at_the_end_is_not_part_of_the_log(tmp_path:
     last = log.append(b"whole")
     log.data[last + 88] ^= 1
     assert end_of(log.save()) == last
+
+
+@pytest.mark.parametrize("lost", ["body", "record"])
+def test_a_log_that_reput_closed_ends_where_it_was_closed(tmp_path: Path, lost: str):
+    """If its last record is damaged, a reader comes to the damage, instead of finding one message less."""
+    with reput.open(tmp_path, mode="inline", dispatchers=["consume_queue"]) as store:
+        for number in range(5):
+            result = store.put(reput.Message("orders", b"%d" % number))
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(result.commit_log_offset + (88 if lost == "body" else 0))
+        file.write(bytes(1 if lost == "body" else result.record_size))
+    assert end_of(tmp_path) == result.next_commit_log_offset
+    with reput.open(tmp_path, read_only=True) as opened:
+        with pytest.raises(DamagedStore, match=f"commit_log_offset={result.commit_log_offset}"):
+            opened.get("orders", 0, 4)
+        with pytest.raises(DamagedStore):
+            list(opened.records())
 
 
 def test_after_a_crash_every_record_behind_the_checkpoint_is_checked(tmp_path: Path):

@@ -28,7 +28,7 @@ def written(tmp_path):
 def test_the_views_cursor_says_how_far_a_queue_reached(written, at_rest):
     """The log has the last message."""
     store, log_end = written
-    assert QueueProof(store).end("orders", 1, 4, 0, log_end, at_rest) == 10
+    assert QueueProof(store).end("orders", 1, 4, 0, log_end, at_rest) == (10, None)
 
 
 def test_a_cursor_of_another_log_proves_nothing(written):
@@ -39,7 +39,16 @@ def test_a_cursor_of_another_log_proves_nothing(written):
     assert proof.kept_end("orders", 1, log_end).end == 200
     (segment,) = [path for path in (store / "commitlog").iterdir() if path.name == f"{0:020d}"]
     segment.write_bytes(bytes(4096))
-    assert proof.end("orders", 1, 4, 0, log_end, True) == 4
+    (store / "lock").write_bytes(b"lock")
+    assert proof.end("orders", 1, 4, 0, log_end, True) == (4, None)
+
+
+def test_messages_that_the_log_lost_are_not_the_queues_end(written):
+    """Only reput has written this log, so the view's cursor is right, and the log is damaged."""
+    store, log_end = written
+    (segment,) = [path for path in (store / "commitlog").iterdir() if path.name == f"{0:020d}"]
+    segment.write_bytes(bytes(4096))
+    assert QueueProof(store).end("orders", 1, 4, 0, log_end, True) == (10, None)
 
 
 def test_the_log_says_how_far_a_queue_reaches_where_there_is_no_cursor(written):
@@ -48,10 +57,10 @@ def test_the_log_says_how_far_a_queue_reaches_where_there_is_no_cursor(written):
     shutil.rmtree(store / "reput")
     proof = QueueProof(store)
     assert proof.kept_ends() is None
-    assert proof.end("orders", 1, 4, 0, log_end, True) == 10
-    assert proof.end("orders", 0, 0, 0, log_end, True) == 0
-    assert proof.end("orders", 1, 10, 0, log_end, True) == 10
-    assert proof.end("orders", 1, 4, log_end // 2, log_end, True) == 4
+    assert proof.end("orders", 1, 4, 0, log_end, True) == (10, None)
+    assert proof.end("orders", 0, 0, 0, log_end, True) == (0, None)
+    assert proof.end("orders", 1, 10, 0, log_end, True) == (10, None)
+    assert proof.end("orders", 1, 4, log_end // 2, log_end, True) == (4, None)
 
 
 def test_further_queues_of_a_record_are_proven_by_it(tmp_path):
@@ -62,8 +71,8 @@ def test_further_queues_of_a_record_are_proven_by_it(tmp_path):
         for _ in range(3):
             result = opened.put(reput.Message("orders", b"body", queue_id=2, properties=further))
     shutil.rmtree(store / "reput")
-    assert QueueProof(store).end("%LMQ%b", 0, 1, 0, result.next_commit_log_offset, True) == 3
-    assert QueueProof(store).end("%LMQ%c", 0, 0, 0, result.next_commit_log_offset, True) == 0
+    assert QueueProof(store).end("%LMQ%b", 0, 1, 0, result.next_commit_log_offset, True) == (3, None)
+    assert QueueProof(store).end("%LMQ%c", 0, 0, 0, result.next_commit_log_offset, True) == (0, None)
 
 
 def test_the_chain_of_records_tells_where_one_begins(written):

@@ -1,7 +1,8 @@
 """Describe: asks a plugin for its declarations, in a short-lived process that alone imports it.
 
-The answer is cached in the user's cache directory by distribution and version (for an editable installation also by
-the time of the sources in the module's package), so from the second time on the question costs one file read. A
+The answer is cached in the user's cache directory by distribution, version and the time of the module's file, which a
+new installation of the same version changes (for an editable installation by the time of all sources in the module's
+package), so from the second time on the question costs one file read. A
 failure is not cached: a missing library may have been installed since.
 """
 
@@ -151,7 +152,7 @@ def describe(entry: CatalogueEntry, options: Mapping[str, object], timeout: floa
 def cache_file(question: Question) -> Path | None:
     """Return the cache file for the answer to *question*; None: changes of the plugin could not be detected."""
     entry = question.entry
-    changed = entry.module_changed_ns() if entry.editable else 0
+    changed = entry.module_changed_ns() if entry.editable else entry.module_file_changed_ns()
     if changed is None:
         return None
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -72,9 +72,10 @@ class ConsumeQueueBounds:
 
     def goes_on(self, end: int, progress: int) -> int:
         """Return where the queue ends that seems to end at *end*: there, or behind units that are damaged."""
-        store = self.store
+        store, expected = self.store, 0
         if store.queue_end_at is not None:
-            if store.queue_end_at(self.topic, self.queue_id, progress) <= end:
+            expected = store.queue_end_at(self.topic, self.queue_id, progress)
+            if expected <= end:
                 return end
         else:
             known = store.proof.kept_end(self.topic, self.queue_id, progress)
@@ -90,7 +91,14 @@ class ConsumeQueueBounds:
         last = self.units.unit(end - 1) if end else None
         if last is not None and counts(last, progress) and self.agrees(end - 1, last):
             begin = max(begin, last[0] + last[1])
-        return store.proof.end(self.topic, self.queue_id, end, begin, progress, store.at_rest)
+        end, broken_at = store.proof.end(self.topic, self.queue_id, end, begin, progress, store.at_rest)
+        # A unit that the writer knows of, or that leads into an unreadable range, is that of a damaged message.
+        while (further := self.units.unit(end)) is not None and counts(further, progress):
+            if end >= expected and (broken_at is None or further[0] < broken_at):
+                break
+            broken_at = None if broken_at is None else further[0] + further[1]
+            end += 1
+        return end
 
     def garbled(self, queue_offset: int, what: str) -> DamagedStore:
         """Return the error for a queue that continues with bytes that are no unit."""
@@ -161,8 +169,11 @@ class ConsumeQueueBounds:
                 body_at = at + BODY_AT[sys_flag >> HOST_FLAGS_SHIFT & HOST_FLAGS_MASK]
                 (body_size,) = BODY_SIZE.unpack_from(data, body_at - BODY_SIZE.size)
                 topic_field = self.topic_fields[magic_code == MESSAGE_MAGIC_CODE_V2]
+                topic_end = body_at + body_size + len(topic_field)
                 if body_size >= 0 and data.startswith(topic_field, body_at + body_size):
-                    return True
+                    (properties_size,) = PROPERTIES_SIZE.unpack_from(data, topic_end)
+                    if topic_end + PROPERTIES_SIZE.size + properties_size == at + size:
+                        return True
             record = decode_record(data[at : at + size])
         except (StructError, DamagedStore):
             return False

@@ -7,6 +7,9 @@ such records from a place that is known to be good:
     the position of reput's last snapshot, if the log still has the bytes that it was made of
     else, after a clean shutdown, the begin of the last segment that has a record
     else the begin of the last segment that began before the checkpoint's time of the log
+
+If reput knows that the log once went further and was on disk, and no process writes it, the log ends there: what lacks
+is damage, and a reader that comes to it says so.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from reput.store.queue.queue_offsets import QueueOffsets, read_queue_offsets
 from reput.store.record.layout import SIZE_AND_MAGIC
 from reput.store.recovery.recovery import as_it_was_closed
 from reput.store.recovery.recreated_queues import RecreatedQueue, read_recreated_queues
-from reput.store.state.epochs import mark_holds, read_epochs
+from reput.store.state.epochs import durable_end, mark_holds, read_epochs
 from reput.store.state.identity import read_store_id
 from reput.store.state.store_lock import StoreLock
 from reput.store.state.topic_deletions import TopicDeletion, TopicDeletions
@@ -87,7 +90,9 @@ def look_for_log_end(store_directory: Path, segments: Segments, begin: int | Non
         damaged_at = [extent.begin for extent in walk.walk(begin) if extent.kind == "damage"][:1]
         # Beside a writer, a record may be half written when it is read, and followed by whole ones when those are
         # looked for. Then the first is whole by now.
-        if damaged_at in ([], [begin]) or not StoreLock.may_be_held(store_directory):
+        if not StoreLock.may_be_held(store_directory):
+            return max(walk.log_end, durable_end(read_epochs(store_directory, read_store_id(store_directory))))
+        if damaged_at in ([], [begin]):
             return walk.log_end
         (begin,) = damaged_at
         walk = LogWalk(

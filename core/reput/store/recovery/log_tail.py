@@ -36,7 +36,7 @@ from reput.store.record.layout import STORE_TIMESTAMP_END_MAX
 from reput.store.record.record import store_timestamp_of
 from reput.store.recovery.log_walk import Extent, LogWalk
 from reput.store.recovery.queue_file_ends import furthest_unit_end
-from reput.store.state.epochs import Epochs
+from reput.store.state.epochs import Epochs, durable_end
 from reput.store.state.store_checkpoint import read_checkpoint
 from reput.store.state.store_lock import is_claimed, read_writer
 
@@ -60,7 +60,7 @@ def find_unforced(store_directory: Path, boot_id: str | None) -> int | None:
 
 def known_durable(epochs: Epochs) -> int:
     """Return up to where the log is known to have been on disk."""
-    return max([epochs.clean_end or 0, epochs.history[-1].start_offset, *(mark.offset for mark in epochs.marks)])
+    return max(durable_end(epochs), epochs.history[-1].start_offset)
 
 
 def judge_tail(store_directory: Path, walk: LogWalk, tail: Extent | None) -> Extent | None:
@@ -83,8 +83,7 @@ def end_of_what_was_lost(store_directory: Path, walk: LogWalk, tail: Extent | No
     log_end = walk.log_end
     epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
     if epochs is not None:
-        # Marks cover only bytes that are on disk, so they hold after a crash too.
-        durable = max([epochs.clean_end or 0, *(mark.offset for mark in epochs.marks)])
+        durable = durable_end(epochs)
         if durable > log_end:
             return durable
         cut_here = epochs.epoch > 1 and epochs.history[-1].start_offset == log_end

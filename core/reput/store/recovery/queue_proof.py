@@ -28,6 +28,9 @@ from reput.store.queue.consume_queue_files import QueueEnd
 from reput.store.record.multi_dispatch import DISPATCH_NAMES, QUEUE_OFFSETS_NAME, further_queues
 from reput.store.recovery.damage_list import accepted_damage
 from reput.store.recovery.recreated_queues import read_recreated_queues, recreation_offsets
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import read_store_id
+from reput.store.state.store_lock import is_claimed
 from reput_hooks import Cursor
 
 if TYPE_CHECKING:
@@ -80,8 +83,12 @@ class QueueProof:
             return None
         return kept.queues.get(topic, {}).get(queue_id)
 
-    def end(self, topic: str, queue_id: int, end: int, begin: int, progress: int, at_rest: bool) -> int:
+    def end(
+        self, topic: str, queue_id: int, end: int, begin: int, progress: int, at_rest: bool
+    ) -> tuple[int, int | None]:
         """Return the queue offset behind the last message that the log has of a queue; *end* if it has none behind it.
+
+        Return also from where on the log cannot be read; it may have lost further messages there. None: it can.
 
         Args:
             end: where the queue seems to end.
@@ -90,7 +97,7 @@ class QueueProof:
             at_rest: no dispatcher builds it, so the view's cursor may be of another log than this one.
         """
         if self.batch_topics.has(topic):
-            return end
+            return end, None
         known = self.kept_end(topic, queue_id, progress)
         if self.kept is not None and self.kept.cursor.commit_log_offset <= progress:
             if known is not None and known.end > end * UNIT_SIZE and known.last >= begin:
@@ -98,16 +105,29 @@ class QueueProof:
             begin = max(begin, self.kept.cursor.commit_log_offset)
         else:
             begin = max(begin, recreation_offsets(read_recreated_queues(self.directory)).get((topic, queue_id), 0))
-        for columns in self.pieces(begin, min(progress, begin + WALK_SIZE_MAX)):
-            for queue_offset in queue_offsets(columns, topic, queue_id):
-                if queue_offset == end:
-                    end += 1
-        return end
+        scan, until = self.scan(), min(progress, begin + WALK_SIZE_MAX)
+        try:
+            for columns in scan.pieces(begin, until):
+                for queue_offset in queue_offsets(columns, topic, queue_id):
+                    if queue_offset == end:
+                        end += 1
+                if len(columns):
+                    begin = int(columns.header["commit_log_offset"][-1]) + int(columns.header["record_size"][-1])
+        except (DamagedStore, OffsetOutOfRange):
+            return end, begin
+        finally:
+            scan.close()
+        return end, None
 
     def proven(self, topic: str, queue_id: int, end: int, known: QueueEnd) -> int:
-        """Return the end that the view's cursor says, if the log has the last record there; else *end*."""
-        scan = self.scan()
+        """Return the end that the view's cursor says, if it is a cursor of this log; else *end*.
+
+        It is if only reput has written since, or if the log has the last record there.
+        """
         last = known.end // UNIT_SIZE - 1
+        if self.is_of_this_log():
+            return last + 1
+        scan = self.scan()
         try:
             record = scan.read(known.last, known.max_physic_offset - known.last)
             return last + 1 if holds_unit_of(record, topic, queue_id, last) else end
@@ -116,16 +136,15 @@ class QueueProof:
         finally:
             scan.close()
 
-    def pieces(self, begin: int, until: int) -> Iterator[RecordColumns]:
-        """Yield the records of the log in [begin, until) up to the first place that has none."""
-        scan = self.scan()
-        try:
-            yield from scan.pieces(begin, until)
-        except (DamagedStore, OffsetOutOfRange):
-            # A read of these records names the damage.
-            return
-        finally:
-            scan.close()
+    def is_of_this_log(self) -> bool:
+        """Tell whether no other program has written the log since reput kept the view's cursor, and reput did not cut
+        it."""
+        if self.kept is None or not is_claimed(self.directory):
+            return False
+        cursor = self.kept.cursor
+        return read_store_id(self.directory) == cursor.store_id and read_epochs(self.directory, cursor.store_id).holds(
+            cursor
+        )
 
     def scan(self) -> LogScan:
         """Return what reads the log."""

@@ -23,7 +23,7 @@ from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.log.segments import Segments
 from reput_hooks import Cursor
 
-__all__ = ["Epoch", "Epochs", "Mark", "make_mark", "mark_holds", "read_epochs"]
+__all__ = ["Epoch", "Epochs", "Mark", "durable_end", "make_mark", "mark_holds", "read_epochs"]
 
 MARK_SIZE = 4096
 MARK_COUNT_MAX = 32
@@ -140,6 +140,11 @@ def read_epochs(store_directory: Path, store_id: str) -> Epochs:
     """
     epochs = read_sealed(store_directory / "reput" / "epochs", Epochs)
     return msgspec.structs.replace(epochs, store_id=store_id) if epochs else Epochs(store_id, [Epoch(1, 0, 0)])
+
+
+def durable_end(epochs: Epochs) -> int:
+    """Return up to where the log once was on disk; marks cover only such bytes, so they hold after a crash too."""
+    return max([epochs.clean_end or 0, *(mark.offset for mark in epochs.marks)])
 
 
 def make_mark(segments: Segments, offset: int) -> Mark:

@@ -22,7 +22,7 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_lookup import RecordLookup
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_marks import LogColumns
-from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN
+from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN, STORED_AS
 from reput_plugins.spark_export.proof.findings import FileFindings
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
 from reput_plugins.spark_export.proof.row_comparison import different_rows
@@ -93,7 +93,7 @@ def log_batches(
 
 def without_view(values: pa.Array) -> pa.Array:
     """Return texts and bytes in Arrow's plain types. The Delta library writes views, which fewer functions take."""
-    kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(values.type)
+    kind = STORED_AS.get(values.type)
     return values if kind is None else values.cast(kind)
 
 
