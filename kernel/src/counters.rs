@@ -24,10 +24,14 @@ pub enum Way {
     Scan,
     /// Records compared with their CRC.
     Check,
+    /// A read of a consume queue that Python had no part in.
+    Get,
+    /// A query by key.
+    Query,
 }
 
-const NAMES: [&str; 8] =
-    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check"];
+const NAMES: [&str; 10] =
+    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check", "get", "query"];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that were put through one kind of call.

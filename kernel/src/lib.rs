@@ -5,6 +5,7 @@
 
 mod cached_file;
 mod counters;
+mod gets;
 mod index;
 mod interpreter;
 mod item;
@@ -13,6 +14,7 @@ mod log_rows;
 mod memory;
 mod message;
 mod puts;
+mod query;
 mod reads;
 mod record;
 mod rows;
@@ -24,7 +26,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// The compiled way of what costs reput most.
 #[pymodule]
@@ -39,6 +41,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
+    module.add_class::<gets::KernelReads>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;
