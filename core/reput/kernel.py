@@ -30,6 +30,7 @@ __all__ = [
     "PROTOCOL",
     "VARIABLE",
     "Kernel",
+    "KernelConsumer",
     "KernelPuts",
     "KernelReads",
     "ReadRecords",
@@ -86,6 +87,16 @@ class ReadRecords(Protocol):
         """Return the objects of the records, as `checked_record` makes each."""
 
 
+class KernelConsumer(Protocol):
+    """The compiled way of one consumer. Any thread may call it."""
+
+    def take(self) -> Any:
+        """Return the next message, as `GroupMember.take`; None: the Python way has to look for one."""
+
+    def acknowledge(self, record: object) -> bool:
+        """Mark a message as done, as `GroupMember.acknowledge`; False: nothing is changed, and the Python way does it."""
+
+
 class KernelReads(Protocol):
     """The compiled reads of one reader in its writer's process. Any thread may call `get` and `query`."""
 
@@ -133,6 +144,7 @@ class Kernel(Protocol):
     __version__: str
     KernelPuts: Callable[..., KernelPuts]
     KernelReads: Callable[..., KernelReads]
+    KernelConsumer: Callable[..., KernelConsumer]
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""

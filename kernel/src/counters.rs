@@ -28,10 +28,26 @@ pub enum Way {
     Get,
     /// A query by key.
     Query,
+    /// A message for a consumer.
+    Receive,
+    /// A message that a consumer has acknowledged.
+    Acknowledge,
 }
 
-const NAMES: [&str; 10] =
-    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check", "get", "query"];
+const NAMES: [&str; 12] = [
+    "put",
+    "put_batch",
+    "sent_batch",
+    "index",
+    "consume_queue",
+    "read",
+    "scan",
+    "check",
+    "get",
+    "query",
+    "receive",
+    "acknowledge",
+];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that were put through one kind of call.

@@ -4,7 +4,10 @@
 //! then does the work, so there is one store with one set of errors.
 
 mod cached_file;
+mod consumers;
 mod counters;
+#[cfg(test)]
+mod fuzz;
 mod gets;
 mod index;
 mod interpreter;
@@ -42,6 +45,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
     module.add_class::<gets::KernelReads>()?;
+    module.add_class::<consumers::KernelConsumer>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;

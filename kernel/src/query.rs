@@ -253,13 +253,16 @@ impl<'py> Query<'_, 'py> {
 }
 
 #[cfg(test)]
+pub use tests::{index_file, offsets_in};
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     const SLOTS: i32 = 4;
 
-    /// A file with these entries: hash, offset, previous; the slot of hash 1 leads to the last one.
-    fn file(entries: &[(i32, i64, i32)]) -> Vec<u8> {
+    /// Return a file with these entries: hash, offset, previous; the slot of hash 1 leads to the last one.
+    pub fn index_file(entries: &[(i32, i64, i32)]) -> Vec<u8> {
         let mut data = vec![0; HEADER_SIZE + SLOT_SIZE * SLOTS as usize + ENTRY_SIZE];
         data[HEADER_SIZE + SLOT_SIZE..HEADER_SIZE + 2 * SLOT_SIZE].copy_from_slice(&(entries.len() as i32).to_be_bytes());
         for (key_hash, offset, previous) in entries {
@@ -271,7 +274,8 @@ mod tests {
         data
     }
 
-    fn offsets(data: &[u8]) -> Option<Vec<i64>> {
+    /// Return the offsets under the hash 1.
+    pub fn offsets_in(data: &[u8]) -> Option<Vec<i64>> {
         let header =
             Header { begin_timestamp: 7, end_timestamp: 7, begin_offset: 0, end_offset: 1000, index_count: 1000 };
         let read = |target: &mut [u8], at: i64| {
@@ -294,29 +298,29 @@ mod tests {
         let entries: Vec<_> =
             (0..40).map(|number| (if number % 3 == 0 { 5 } else { 1 }, i64::from(number), number)).collect();
         let own: Vec<i64> = (0..40).rev().filter(|number| number % 3 != 0).collect();
-        assert_eq!(offsets(&file(&entries)), Some(own));
+        assert_eq!(offsets_in(&index_file(&entries)), Some(own));
     }
 
     #[test]
     fn a_damaged_chain_is_none() {
         for broken in [(2, 5, 1), (-3, 5, 1), (1, 5, 2), (1, 5, -1), (1, -1, 1), (1, 1001, 1)] {
-            assert_eq!(offsets(&file(&[(1, 3, 0), broken])), None, "{broken:?}");
+            assert_eq!(offsets_in(&index_file(&[(1, 3, 0), broken])), None, "{broken:?}");
         }
         // An entry of a later record than the one that leads to it.
-        assert_eq!(offsets(&file(&[(1, 9, 0), (1, 5, 1)])), None);
-        assert_eq!(offsets(&file(&[(1, 3, 0), (1, 5, 1)])), Some(vec![5, 3]));
+        assert_eq!(offsets_in(&index_file(&[(1, 9, 0), (1, 5, 1)])), None);
+        assert_eq!(offsets_in(&index_file(&[(1, 3, 0), (1, 5, 1)])), Some(vec![5, 3]));
     }
 
     #[test]
     fn no_bytes_make_a_panic() {
-        let data = file(&[(1, 3, 0), (1, 5, 1), (5, 7, 2)]);
+        let data = index_file(&[(1, 3, 0), (1, 5, 1), (5, 7, 2)]);
         for at in 0..data.len() {
             for byte in 0..=255 {
                 let mut damaged = data.clone();
                 damaged[at] = byte;
-                offsets(&damaged);
+                offsets_in(&damaged);
             }
-            offsets(&data[..at]);
+            offsets_in(&data[..at]);
         }
     }
 }

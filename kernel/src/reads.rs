@@ -66,7 +66,7 @@ impl Place {
     }
 
     /// Return where the record's body ends, if *data* is just the record of this unit; *with_crc*: and has its CRC.
-    fn body_end(&self, data: &[u8], wanted: &Wanted<'_>, with_crc: bool) -> Option<usize> {
+    pub fn body_end(&self, data: &[u8], wanted: &Wanted<'_>, with_crc: bool) -> Option<usize> {
         let body_size = usize::try_from(i32::from_be_bytes(field(data, HEAD_SIZE - 4)?)).ok()?;
         let is_its_record = i32::from_be_bytes(field(data, 0)?) == self.record_size
             && u32::from_be_bytes(field(data, 4)?) == MAGIC_CODE

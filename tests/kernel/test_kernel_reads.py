@@ -21,8 +21,8 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords
 from reput.store.record.message import Message
+from cached_reads import require_cached_reads
 from small_store import small_settings
-from test_reads import require_cached_reads
 
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": 16384,
@@ -173,7 +173,7 @@ def outcome_of(reader: MessageReader, step: tuple[Any, ...]) -> Any:
         return type(error), str(error)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0)
 @example([("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0)
 @given(st.lists(st.one_of(GET, QUERY, GET, QUERY, CHANGE), min_size=2, max_size=14), st.sampled_from([0, 20_000, FOREVER]))

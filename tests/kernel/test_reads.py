@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords
 from reput.store.record.message import Message
+from cached_reads import require_cached_reads
 from small_store import small_settings
 
 SEGMENT_SIZE = 16384
@@ -146,14 +146,3 @@ def test_odd_arguments_are_no_reads(required_kernel: Kernel, written: tuple[Path
             assert required_kernel.read_queue(*arguments) is None
         with pytest.raises(TypeError):
             required_kernel.read_queue({path: "7"}, path, 0, 1, 0, 0, 0, 0, b"", None)  # type: ignore[dict-item, arg-type]
-
-
-def require_cached_reads(directory: Path) -> None:
-    """Skip the test where the file system cannot say whether a read would wait; tmpfs cannot, but never waits."""
-    with open(next((directory / "commitlog").iterdir()), "rb") as file:
-        file.read(64)
-        try:
-            os.preadv(file.fileno(), [bytearray(8)], 0, os.RWF_NOWAIT)
-        except OSError as error:
-            if not directory.is_relative_to("/dev/shm"):
-                pytest.skip(f"the file system refuses reads that must not wait: error={error}")
