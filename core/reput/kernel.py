@@ -94,7 +94,7 @@ class KernelConsumer(Protocol):
         """Return the next message, as `GroupMember.take`; None: the Python way has to look for one."""
 
     def acknowledge(self, record: object) -> bool:
-        """Mark a message as done, as `GroupMember.acknowledge`; False: nothing is changed, and the Python way does it."""
+        """Mark a message as done, as `GroupMember.acknowledge`; False: nothing has changed, and Python does it."""
 
 
 class KernelReads(Protocol):
@@ -131,7 +131,7 @@ class KernelReads(Protocol):
         stamp: tuple[int, int],
         files: list[tuple[str, int]],
     ) -> None:
-        """Keep the files of the index, newest first, each with its number of slots, and the numbers they follow from."""
+        """Keep the files of the index, newest first, each with its slot count, and the numbers they follow from."""
 
     def forget(self) -> None:
         """Forget what was kept."""

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reput
+from cached_reads import require_cached_reads
 from reput.errors import ReputError, StoreClosed
 from reput.kernel import Kernel
 from reput.store.reader.kernel_reads import ViewWords
@@ -21,7 +22,6 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords
 from reput.store.record.message import Message
-from cached_reads import require_cached_reads
 from small_store import small_settings
 
 SETTINGS: dict[str, Any] = {
@@ -176,7 +176,9 @@ def outcome_of(reader: MessageReader, step: tuple[Any, ...]) -> Any:
 @settings(max_examples=60)
 @example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0)
 @example([("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0)
-@given(st.lists(st.one_of(GET, QUERY, GET, QUERY, CHANGE), min_size=2, max_size=14), st.sampled_from([0, 20_000, FOREVER]))
+@given(
+    st.lists(st.one_of(GET, QUERY, GET, QUERY, CHANGE), min_size=2, max_size=14), st.sampled_from([0, 20_000, FOREVER])
+)
 def test_any_reads_give_the_same_results_and_errors(
     required_kernel: Kernel, written: tuple[Path, int], steps: list[Any], own_from: int
 ) -> None:

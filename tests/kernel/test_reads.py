@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reput
+from cached_reads import require_cached_reads
 from reput.errors import ReputError
 from reput.kernel import Kernel
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords
 from reput.store.record.message import Message
-from cached_reads import require_cached_reads
 from small_store import small_settings
 
 SEGMENT_SIZE = 16384

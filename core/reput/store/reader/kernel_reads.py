@@ -1,7 +1,8 @@
 """Gets and queries of a store's writer that the kernel does alone, and what it has to be told for that.
 
-The Python way finds out where a queue begins and ends, and which files the index has. It hands that to the kernel, with the numbers that it follows from: the view's progress and generation, the begin of the log, the
-last deletion of the topic. As long as the numbers are the same, the kernel answers without the Python way.
+The Python way finds out where a queue begins and ends, and which files the index has. It hands that to the kernel, with
+the numbers that it follows from: the view's progress and generation, the begin of the log, the last deletion of the
+topic. As long as the numbers are the same, the kernel answers without the Python way.
 """
 
 from __future__ import annotations
@@ -101,4 +102,3 @@ def kernel_reads(
         own_from,
         count_max,
     )
-

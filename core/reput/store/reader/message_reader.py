@@ -258,7 +258,7 @@ class MessageReader:
         return GetMessageResult(status, at, low, high, records)
 
     def keep_queue(self, topic: str, queue_id: int, found: GetMessageResult) -> None:
-        """Tell the kernel where this queue begins and ends, as the last get has *found*, so that it gets from it alone."""
+        """Tell the kernel where this queue begins and ends, as the last get has *found*, for gets without Python."""
         store = self.store
         view = store.view_words("consume_queue")
         queue = self.queues.get((topic, queue_id))
