@@ -14,6 +14,8 @@ pub enum Way {
     PutBatch,
     /// A batch from a client.
     SentBatch,
+    /// A request of a client, from its frame on.
+    Sent,
     /// A batch of rows for the index.
     Index,
     /// A batch of rows for the consume queues.
@@ -34,10 +36,11 @@ pub enum Way {
     Acknowledge,
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "put",
     "put_batch",
     "sent_batch",
+    "sent",
     "index",
     "consume_queue",
     "read",
