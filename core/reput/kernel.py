@@ -30,7 +30,9 @@ __all__ = [
     "PROTOCOL",
     "VARIABLE",
     "Kernel",
+    "KernelConsumer",
     "KernelPuts",
+    "KernelReads",
     "KernelSends",
     "ReadRecords",
     "SendRequests",
@@ -43,7 +45,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 3
+PROTOCOL = 4
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
@@ -85,6 +87,9 @@ class KernelSends(Protocol):
 class ReadRecords(Protocol):
     """Records of a queue, each checked as a whole."""
 
+    def __len__(self) -> int:
+        """Return how many records there are."""
+
     def data(self) -> list[bytes]:
         """Return the bytes of each record."""
 
@@ -101,12 +106,64 @@ class ReadRecords(Protocol):
         """Return the objects of the records, as `checked_record` makes each."""
 
 
+class KernelConsumer(Protocol):
+    """The compiled way of one consumer. Any thread may call it."""
+
+    def take(self) -> Any:
+        """Return the next message, as `GroupMember.take`; None: the Python way has to look for one."""
+
+    def acknowledge(self, record: object) -> bool:
+        """Mark a message as done, as `GroupMember.acknowledge`; False: nothing has changed, and Python does it."""
+
+
+class KernelReads(Protocol):
+    """The compiled reads of one reader in its writer's process. Any thread may call `get` and `query`."""
+
+    def get(self, topic: object, queue_id: object, queue_offset: object, count_max: object) -> Any:
+        """Return the result of a get of a queue that was kept; None: it goes the Python way. So it is with `query`."""
+
+    def query(self, topic: object, key: object, count_max: object, begin: object, end: object) -> list[Any] | None:
+        """Return the records that have a key, in commit-log order."""
+
+    def keep_queue(
+        self,
+        view: object,
+        topic: str,
+        queue_id: int,
+        progress: int,
+        generation: int,
+        log_begin: int,
+        deleted_at: int,
+        bounds: tuple[int, int],
+        file_size: int,
+        prefix: str,
+        topic_field: bytes,
+    ) -> None:
+        """Keep where a queue begins and ends, and the numbers that it follows from."""
+
+    def keep_index(
+        self,
+        view: object,
+        generation: int,
+        log_begin: int,
+        directory: str | os.PathLike[str],
+        stamp: tuple[int, int],
+        files: list[tuple[str, int]],
+    ) -> None:
+        """Keep the files of the index, newest first, each with its slot count, and the numbers they follow from."""
+
+    def forget(self) -> None:
+        """Forget what was kept."""
+
+
 class Kernel(Protocol):
     """The module ``reput_kernel``."""
 
     PROTOCOL: int
     __version__: str
     KernelPuts: Callable[..., KernelPuts]
+    KernelReads: Callable[..., KernelReads]
+    KernelConsumer: Callable[..., KernelConsumer]
     KernelSends: Callable[..., KernelSends]
 
     def counts(self) -> dict[str, int]:

@@ -10,15 +10,20 @@ use std::os::fd::RawFd;
 /// It never waits for a disk, so the interpreter's lock may be held meanwhile. A file system that cannot promise that
 /// refuses every read; tmpfs cannot either, and has no disk.
 pub fn read_cached(descriptor: RawFd, target: &mut [u8], at: i64) -> bool {
+    read_some_cached(descriptor, target, at) == Some(target.len())
+}
+
+/// Like `read_cached`, but return how many bytes it got; `None`: the read failed.
+pub fn read_some_cached(descriptor: RawFd, target: &mut [u8], at: i64) -> Option<usize> {
     // -1 would mean the descriptor's own position.
     if at < 0 {
-        return false;
+        return None;
     }
     let count = match read(descriptor, target, at, libc::RWF_NOWAIT) {
         Err(error) if error.kind() == ErrorKind::Unsupported && is_tmpfs(descriptor) => read(descriptor, target, at, 0),
         result => result,
     };
-    count.is_ok_and(|count| count == target.len())
+    count.ok()
 }
 
 fn read(descriptor: RawFd, target: &mut [u8], at: i64, flags: i32) -> Result<usize, Error> {

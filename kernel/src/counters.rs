@@ -26,10 +26,31 @@ pub enum Way {
     Scan,
     /// Records compared with their CRC.
     Check,
+    /// A read of a consume queue that Python had no part in.
+    Get,
+    /// A query by key.
+    Query,
+    /// A message for a consumer.
+    Receive,
+    /// A message that a consumer has acknowledged.
+    Acknowledge,
 }
 
-const NAMES: [&str; 9] =
-    ["put", "put_batch", "sent_batch", "sent", "index", "consume_queue", "read", "scan", "check"];
+const NAMES: [&str; 13] = [
+    "put",
+    "put_batch",
+    "sent_batch",
+    "sent",
+    "index",
+    "consume_queue",
+    "read",
+    "scan",
+    "check",
+    "get",
+    "query",
+    "receive",
+    "acknowledge",
+];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that were put through one kind of call.

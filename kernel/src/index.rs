@@ -14,9 +14,9 @@ use crate::rows::Columns;
 
 /// Of a record that was rolled back; it has no key.
 const ROLLED_BACK: i32 = 0x3 << 2;
-const HEADER_SIZE: usize = 40;
-const SLOT_SIZE: usize = 4;
-const ENTRY_SIZE: usize = 20;
+pub const HEADER_SIZE: usize = 40;
+pub const SLOT_SIZE: usize = 4;
+pub const ENTRY_SIZE: usize = 20;
 /// A key between the two functions: hash, commit-log offset and store time, little-endian.
 const KEY_SIZE: usize = 20;
 /// Below this, a look through all entries of the call is less than a table of them.
@@ -36,6 +36,11 @@ pub fn continued_hash(hash: u32, text: &[u8]) -> u32 {
 fn entry_hash(prefix: u32, key: &[u8]) -> u32 {
     let hash = continued_hash(prefix, key).cast_signed().unsigned_abs();
     if hash > i32::MAX as u32 { 0 } else { hash }
+}
+
+/// Return the hash of the entries of a key of a topic.
+pub fn key_hash(topic: &str, key: &str) -> u32 {
+    entry_hash(Prefixes::of(topic).keys, key.as_bytes())
 }
 
 /// The hashes of what stands before the keys and the tags of one topic: `topic#`, `topic#T#`.

@@ -4,7 +4,11 @@
 //! then does the work, so there is one store with one set of errors.
 
 mod cached_file;
+mod consumers;
 mod counters;
+#[cfg(test)]
+mod fuzz;
+mod gets;
 mod index;
 mod interpreter;
 mod item;
@@ -13,6 +17,7 @@ mod log_rows;
 mod memory;
 mod message;
 mod puts;
+mod query;
 mod reads;
 mod record;
 mod rows;
@@ -26,7 +31,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// The compiled way of what costs reput most.
 #[pymodule]
@@ -43,6 +48,8 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
+    module.add_class::<gets::KernelReads>()?;
+    module.add_class::<consumers::KernelConsumer>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;

@@ -20,17 +20,17 @@ const POSITION_SIZE: usize = 8;
 
 /// The properties that a row needs. Empty: the record has none.
 #[derive(Default)]
-struct RowProperties<'a> {
-    tags: &'a [u8],
-    keys: &'a [u8],
-    uniq_key: &'a [u8],
+pub struct RowProperties<'a> {
+    pub tags: &'a [u8],
+    pub keys: &'a [u8],
+    pub uniq_key: &'a [u8],
 }
 
 impl<'a> RowProperties<'a> {
     /// Find them; `None`: the record stands in further queues.
     ///
     /// A name ends at the first 0x01. A property without a value does not count; of two equal names the later holds.
-    fn find(properties: &'a [u8]) -> Option<RowProperties<'a>> {
+    pub fn find(properties: &'a [u8]) -> Option<RowProperties<'a>> {
         let mut found = RowProperties::default();
         for property in properties.split(|byte| *byte == PROPERTY_END) {
             let Some(name_end) = property.iter().position(|byte| *byte == NAME_END) else { continue };

@@ -13,27 +13,47 @@ use crate::cached_file::read_cached;
 use crate::counters::{Way, count as tally};
 use crate::stored::field;
 
-const UNIT_SIZE: usize = 20;
+/// Bytes of a unit.
+pub const UNIT_SIZE: usize = 20;
 /// Bytes before the body, if both hosts are IPv4.
-const HEAD_SIZE: usize = 88;
+pub const HEAD_SIZE: usize = 88;
 const PROPERTIES_SIZE: usize = 2;
 const MAGIC_CODE: u32 = 0xDAA3_20A7;
 /// Flags of hosts that are IPv6.
-const IPV6_HOSTS: i32 = 0x10 | 0x20;
+pub const IPV6_HOSTS: i32 = 0x10 | 0x20;
 
 /// One unit, and its queue offset.
 #[derive(Clone, Copy)]
-struct Place {
-    queue_offset: i64,
-    commit_log_offset: i64,
-    record_size: i32,
+pub struct Place {
+    pub queue_offset: i64,
+    pub commit_log_offset: i64,
+    pub record_size: i32,
 }
 
 /// What a record of a queue has to say of itself, besides its place.
-struct Wanted<'a> {
-    queue_id: i32,
+pub struct Wanted<'a> {
+    pub queue_id: i32,
     /// Size and topic, as a V1 record has them.
-    topic_field: &'a [u8],
+    pub topic_field: &'a [u8],
+}
+
+/// Which units of one file are read.
+pub struct Units<'a, 'py> {
+    pub path: &'a Bound<'py, PyString>,
+    /// Where in the file they begin.
+    pub at: i64,
+    pub count: usize,
+    /// Of the first one.
+    pub queue_offset: i64,
+}
+
+/// Of the records that are read.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    /// Those before are gone.
+    pub log_min: i64,
+    /// Those before are compared with their CRC.
+    pub own_from: i64,
 }
 
 impl Place {
@@ -46,7 +66,7 @@ impl Place {
     }
 
     /// Return where the record's body ends, if *data* is just the record of this unit; *with_crc*: and has its CRC.
-    fn body_end(&self, data: &[u8], wanted: &Wanted<'_>, with_crc: bool) -> Option<usize> {
+    pub fn body_end(&self, data: &[u8], wanted: &Wanted<'_>, with_crc: bool) -> Option<usize> {
         let body_size = usize::try_from(i32::from_be_bytes(field(data, HEAD_SIZE - 4)?)).ok()?;
         let is_its_record = i32::from_be_bytes(field(data, 0)?) == self.record_size
             && u32::from_be_bytes(field(data, 4)?) == MAGIC_CODE
@@ -71,16 +91,17 @@ impl Place {
 }
 
 /// One record that was read.
-struct ReadRecord {
-    place: Place,
-    data: Py<PyBytes>,
-    body_end: usize,
+pub struct ReadRecord {
+    pub place: Place,
+    pub data: Py<PyBytes>,
+    /// Where its body ends, which begins behind hosts of IPv4.
+    pub body_end: usize,
 }
 
 /// Records of a queue, each checked as a whole, with hosts of IPv4.
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct ReadRecords {
-    records: Vec<ReadRecord>,
+    pub records: Vec<ReadRecord>,
 }
 
 thread_local! {
@@ -88,36 +109,59 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Return what *read* does with memory of this thread.
+///
+/// The memory is taken, not borrowed: Python code may run meanwhile, and may come here again.
+pub fn with_scratch<R>(read: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let mut scratch = SCRATCH.take();
+    let result = read(&mut scratch);
+    SCRATCH.set(scratch);
+    result
+}
+
 /// Bytes of neighbours that are read at once; a larger record goes the Python way.
-const RUN_SIZE_MAX: usize = 1 << 20;
+pub const RUN_SIZE_MAX: usize = 1 << 20;
 
 /// Return the descriptor of an open file.
-fn descriptor_of(descriptors: &Bound<'_, PyDict>, path: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
+pub fn descriptor_of(descriptors: &Bound<'_, PyDict>, path: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     descriptors.get_item(path)?.map(|descriptor| descriptor.extract()).transpose()
 }
 
-/// Read the units and records; *scratch* is for the bytes of neighbours. The arguments are those of `read_queue`.
-fn read_with<'py>(
+/// A segment: its path, and the commit-log offset of its first byte.
+pub type OpenSegment<'py> = (Bound<'py, PyString>, i64);
+
+/// Return path and first offset of a segment, as `segment_at` of `read_queue` returns it.
+pub fn open_segment<'py>(segment: &Bound<'py, PyAny>) -> PyResult<Option<OpenSegment<'py>>> {
+    if segment.is_none() {
+        return Ok(None);
+    }
+    let py = segment.py();
+    let path = segment.getattr(intern!(py, "path"))?.str()?;
+    Ok(Some((path, segment.getattr(intern!(py, "begin"))?.extract()?)))
+}
+
+/// Read units and their records; *scratch* is for the bytes of neighbours. None, and *segment_at*: as of `read_queue`.
+pub fn read_units<'py>(
     scratch: &mut Vec<u8>,
     descriptors: &Bound<'py, PyDict>,
-    (path, at, count): (&Bound<'py, PyString>, i64, usize),
-    queue_offset: i64,
-    (log_min, own_from): (i64, i64),
+    units: &Units<'_, 'py>,
+    bounds: Bounds,
     wanted: &Wanted<'_>,
-    segment_at: &Bound<'py, PyAny>,
+    mut segment_at: impl FnMut(i64) -> PyResult<Option<OpenSegment<'py>>>,
 ) -> PyResult<Option<Vec<ReadRecord>>> {
-    let py = path.py();
+    let py = units.path.py();
+    let count = units.count;
     let Some(size) = count.checked_mul(UNIT_SIZE).filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
     grow(scratch, size);
     // From here to the read no other thread runs, so nobody closes the file.
-    let Some(descriptor) = descriptor_of(descriptors, path)? else { return Ok(None) };
-    if !read_cached(descriptor, &mut scratch[..size], at) {
+    let Some(descriptor) = descriptor_of(descriptors, units.path)? else { return Ok(None) };
+    if !read_cached(descriptor, &mut scratch[..size], units.at) {
         return Ok(None);
     }
     let mut places = Vec::with_capacity(count);
-    for (unit, queue_offset) in scratch[..size].as_chunks::<UNIT_SIZE>().0.iter().zip(queue_offset..) {
+    for (unit, queue_offset) in scratch[..size].as_chunks::<UNIT_SIZE>().0.iter().zip(units.queue_offset..) {
         match Place::read(unit, queue_offset) {
-            Some(place) if place.commit_log_offset >= log_min.max(0) && place.record_size > 0 => places.push(place),
+            Some(place) if place.commit_log_offset >= bounds.log_min.max(0) && place.record_size > 0 => places.push(place),
             _ => return Ok(None),
         }
     }
@@ -130,12 +174,7 @@ fn read_with<'py>(
             return Ok(None);
         }
         let begin = first.commit_log_offset;
-        let segment = segment_at.call1((begin,))?;
-        if segment.is_none() {
-            return Ok(None);
-        }
-        let log_path = segment.getattr(intern!(py, "path"))?.str()?;
-        let segment_begin: i64 = segment.getattr(intern!(py, "begin"))?.extract()?;
+        let Some((log_path, segment_begin)) = segment_at(begin)? else { return Ok(None) };
         grow(scratch, size);
         // As above.
         let Some(descriptor) = descriptor_of(descriptors, &log_path)? else { return Ok(None) };
@@ -149,7 +188,7 @@ fn read_with<'py>(
         for place in run {
             let own;
             (own, data) = data.split_at(place.record_size as usize);
-            let Some(body_end) = place.body_end(own, wanted, begin < own_from) else { return Ok(None) };
+            let Some(body_end) = place.body_end(own, wanted, begin < bounds.own_from) else { return Ok(None) };
             records.push(ReadRecord { place: *place, data: PyBytes::new(py, own).unbind(), body_end });
         }
     }
@@ -157,7 +196,7 @@ fn read_with<'py>(
 }
 
 /// Have *scratch* at least as large as *size*.
-fn grow(scratch: &mut Vec<u8>, size: usize) {
+pub fn grow(scratch: &mut Vec<u8>, size: usize) {
     if scratch.len() < size {
         scratch.resize(size, 0);
     }
@@ -201,12 +240,13 @@ pub fn read_queue<'py>(
     segment_at: &Bound<'py, PyAny>,
 ) -> PyResult<Option<ReadRecords>> {
     let wanted = Wanted { queue_id, topic_field };
-    // Taken, not borrowed: Python code runs meanwhile, and may come here again.
-    let mut scratch = SCRATCH.take();
-    let bounds = (log_min, own_from);
-    let found =
-        read_with(&mut scratch, descriptors, (path, at, count), queue_offset, bounds, &wanted, segment_at);
-    SCRATCH.set(scratch);
+    let units = Units { path, at, count, queue_offset };
+    let bounds = Bounds { log_min, own_from };
+    let found = with_scratch(|scratch| {
+        read_units(scratch, descriptors, &units, bounds, &wanted, |offset| {
+            open_segment(&segment_at.call1((offset,))?)
+        })
+    });
     let Some(records) = found? else { return Ok(None) };
     tally(Way::Read, records.len());
     Ok(Some(ReadRecords { records }))
@@ -214,6 +254,10 @@ pub fn read_queue<'py>(
 
 #[pymethods]
 impl ReadRecords {
+    fn __len__(&self) -> usize {
+        self.records.len()
+    }
+
     /// The bytes of each record.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.records.iter().map(|record| &record.data))
@@ -235,23 +279,39 @@ impl ReadRecords {
         decode: &Bound<'py, PyAny>,
         early_body_end_max: usize,
     ) -> PyResult<Bound<'py, PyList>> {
-        let py = decode.py();
-        let objects = PyList::empty(py);
+        let makers = Makers { undecoded, record, decode, early_body_end_max };
+        let objects = PyList::empty(decode.py());
         for found in &self.records {
-            let made = undecoded.call0()?;
-            made.setattr(intern!(py, "queue_offset"), found.place.queue_offset)?;
-            made.setattr(intern!(py, "commit_log_offset"), found.place.commit_log_offset)?;
-            made.setattr(intern!(py, "record_size"), found.place.record_size)?;
-            made.setattr(intern!(py, "_data"), &found.data)?;
-            made.setattr(intern!(py, "_decode"), decode)?;
-            if found.body_end <= early_body_end_max {
-                let body = PyBytes::new(py, &found.data.bind(py).as_bytes()[HEAD_SIZE..found.body_end]);
-                made.setattr(intern!(py, "body"), body)?;
-            }
-            made.setattr(intern!(py, "__class__"), record)?;
-            objects.append(made)?;
+            objects.append(makers.record_of(found)?)?;
         }
         Ok(objects)
+    }
+}
+
+/// What makes the objects of records; see `ReadRecords.decoded`.
+pub struct Makers<'a, 'py> {
+    pub undecoded: &'a Bound<'py, PyType>,
+    pub record: &'a Bound<'py, PyType>,
+    pub decode: &'a Bound<'py, PyAny>,
+    pub early_body_end_max: usize,
+}
+
+impl<'py> Makers<'_, 'py> {
+    /// Return the object of one record.
+    pub fn record_of(&self, found: &ReadRecord) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.decode.py();
+        let made = self.undecoded.call0()?;
+        made.setattr(intern!(py, "queue_offset"), found.place.queue_offset)?;
+        made.setattr(intern!(py, "commit_log_offset"), found.place.commit_log_offset)?;
+        made.setattr(intern!(py, "record_size"), found.place.record_size)?;
+        made.setattr(intern!(py, "_data"), &found.data)?;
+        made.setattr(intern!(py, "_decode"), self.decode)?;
+        if found.body_end <= self.early_body_end_max {
+            let body = PyBytes::new(py, &found.data.bind(py).as_bytes()[HEAD_SIZE..found.body_end]);
+            made.setattr(intern!(py, "body"), body)?;
+        }
+        made.setattr(intern!(py, "__class__"), self.record)?;
+        Ok(made)
     }
 }
 

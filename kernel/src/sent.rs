@@ -156,16 +156,18 @@ pub fn sent_items<'a>(
 }
 
 /// One message of a batch.
-struct SentMessage<'a> {
-    size: usize,
+pub struct SentMessage<'a> {
+    /// Bytes of all of it.
+    pub size: usize,
     flag: i32,
     body: &'a [u8],
-    properties: &'a [u8],
+    /// The properties string.
+    pub properties: &'a [u8],
 }
 
 impl SentMessage<'_> {
     /// Read the first message of *data*; `None`: it is broken.
-    fn read(data: &[u8]) -> Option<SentMessage<'_>> {
+    pub fn read(data: &[u8]) -> Option<SentMessage<'_>> {
         let size = usize::try_from(int_at(data, 0)?).ok()?;
         let flag = int_at(data, FLAG_AT)?;
         let body_size = usize::try_from(int_at(data, BODY_SIZE_AT)?).ok()?;

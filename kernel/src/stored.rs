@@ -92,8 +92,13 @@ impl<'a> Stored<'a> {
 
     /// Tell whether the body has its CRC, and the whole record, if its properties end with one.
     pub fn has_its_crc(&self) -> bool {
+        self.body_has_its_crc() && self.has_whole_crc()
+    }
+
+    /// Tell whether the body has its CRC; an empty one always does.
+    pub fn body_has_its_crc(&self) -> bool {
         let body_crc = u32::from_be_bytes(self.fixed(8));
-        (self.body.is_empty() || crc32fast::hash(self.body) & 0x7FFF_FFFF == body_crc) && self.has_whole_crc()
+        self.body.is_empty() || crc32fast::hash(self.body) & 0x7FFF_FFFF == body_crc
     }
 
     fn has_whole_crc(&self) -> bool {

@@ -73,6 +73,11 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         """
         engine = self._engine
         engine.require_open()
+        reads = engine.reader.store.reads
+        if reads is not None and tags is None:
+            known: GetMessageResult | None = reads.get(topic, queue_id, queue_offset, count_max)
+            if known is not None:
+                return known
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
@@ -83,9 +88,12 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
             message_filter = TagMessageFilter(parse_plain_tags(tags))
         try:
             with engine.read_lock:
-                return engine.reader.get_message(
+                found = engine.reader.get_message(
                     topic, queue_id, queue_offset, count_max, message_filter=message_filter
                 )
+                if reads is not None:
+                    engine.reader.keep_queue(topic, queue_id, found)
+                return found
         except OSError as error:
             raise store_error(f"the queue cannot be read: topic={topic} queue_id={queue_id}", error) from error
 
@@ -123,6 +131,11 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         """
         engine = self._engine
         engine.require_open()
+        reads = engine.reader.store.reads
+        if reads is not None and tags is None:
+            known = reads.query(topic, key, count_max, begin, end)
+            if known is not None:
+                return known
         if topic is not None:
             require_text("topic", topic)
         if (key is None) == (tags is None):

@@ -220,6 +220,8 @@ class StoreEngine(ReadingEngine):
             self.writer.opened_at,
             self.found_damages.note,
             self.queue_end_at,
+            writer=self.writer,
+            view_words=self.views.words,
         )
         return MessageReader(store)
 

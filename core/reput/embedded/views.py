@@ -16,8 +16,10 @@ from reput.errors import DispatcherError
 from reput.process.control.configuration import Configuration
 from reput.process.group.group_context import GroupContext
 from reput.process.owner.process_group import ProcessGroup
+from reput.ring.layout import ASKED_NS, CELL_WORDS, GENERATION, PROGRESS
 from reput.store.disk.shortages import go_back
 from reput.store.message_store import MessageStore
+from reput.store.reader.kernel_reads import ViewWords
 from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
 
 if TYPE_CHECKING:
@@ -125,6 +127,21 @@ class StoreViews:
             return self.group.generation(view)
         except DispatcherError:
             return 0
+
+    def words(self, view: str) -> ViewWords | None:
+        """Return where progress and generation of a view stand in the group's memory; None: not there, or not yet."""
+        group = self.group
+        if view in self.not_begun or not isinstance(group, ProcessGroup):
+            return None
+        members = group.members
+        member = members.get(view)
+        if member is None:
+            return None
+        memory, slot = group.memory, member.slot
+        first = slot * CELL_WORDS
+        return ViewWords(
+            group, members, memory.cell_words, first + PROGRESS, first + GENERATION, memory.words, ASKED_NS + slot
+        )
 
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""

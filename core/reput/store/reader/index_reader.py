@@ -106,10 +106,22 @@ class IndexReader:
 
         count_max = min(count_max, store.settings.max_msgs_num_batch)
         found = self.index.query(wanted, count_max, begin, end, store.progress("index"), agrees, self.stored_at)
+        self.keep_files()
         if not found.offsets:
             return QueryMessageResult([], 0, 0)
         return QueryMessageResult(
             [records[offset] for offset in sorted(found.offsets)], found.last_update_timestamp, found.last_update_offset
+        )
+
+    def keep_files(self) -> None:
+        """Tell the kernel which files the index has, as the last query has found them, so that it queries alone."""
+        store, index = self.store, self.index
+        view = store.view_words("index")
+        files = [(path, slot_count) for path, slot_count in index.listed if slot_count is not None]
+        if store.reads is None or view is None or index.unfinished or len(files) < len(index.listed):
+            return
+        store.reads.keep_index(
+            view, store.generations["index"], store.known_log_begin, index.directory, index.stamp.seen, files
         )
 
     def indexed_record(self, topic: str, commit_log_offset: int) -> Record | None:

@@ -257,6 +257,31 @@ class MessageReader:
         records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
         return GetMessageResult(status, at, low, high, records)
 
+    def keep_queue(self, topic: str, queue_id: int, found: GetMessageResult) -> None:
+        """Tell the kernel where this queue begins and ends, as the last get has *found*, for gets without Python."""
+        store = self.store
+        view = store.view_words("consume_queue")
+        queue = self.queues.get((topic, queue_id))
+        if store.reads is None or view is None or queue is None or found.status is not GetMessageStatus.FOUND:
+            return
+        units = queue.units
+        if units.known_progress < 0 or units.known_end != found.queue_offset_max:
+            # The get has read a batch queue of RocketMQ's.
+            return
+        store.reads.keep_queue(
+            view,
+            topic,
+            queue_id,
+            units.known_progress,
+            store.generations["consume_queue"],
+            store.known_log_begin,
+            queue.deleted_at,
+            (found.queue_offset_min, found.queue_offset_max),
+            units.file_size,
+            units.prefix,
+            queue.topic_fields[0],
+        )
+
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:

@@ -12,9 +12,10 @@ from reput.errors import DamagedStore, OffsetOutOfRange, StoreError
 from reput.kernel import kernel
 from reput.settings import Settings
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
-from reput.store.log.segments import Segments
+from reput.store.log.segments import Segment, Segments
 from reput.store.queue.consume_queue import Unit
 from reput.store.queue.consume_queue_builder import shown_queue_file_size
+from reput.store.reader.kernel_reads import ReadWriter, ViewWords, kernel_reads
 from reput.store.record.layout import MAGIC_CODE_AT, MESSAGE_MAGIC_CODES, SIZE, SIZE_AND_MAGIC
 from reput.store.record.record import body_crc, decode_message_id, decode_record
 from reput.store.recovery.damage_list import accepted_damage, accepted_end
@@ -44,6 +45,8 @@ class ReadableStore:
         on_damage: Callable[[DamagedStore], None] = lambda error: None,
         queue_end_at: Callable[[str, int, int], int] | None = None,
         at_rest: bool = False,
+        writer: ReadWriter | None = None,
+        view_words: Callable[[str], ViewWords | None] = lambda view: None,
     ) -> None:
         """Read the store in *store_directory*.
 
@@ -61,6 +64,8 @@ class ReadableStore:
                 unknown; in the writer's process it is known once all records are built. None: the view's cursor is
                 read instead.
             at_rest: no dispatcher builds the queues, so bytes behind a queue's end are not just a write in progress.
+            writer: the writer that this process has of the store; None: it has none.
+            view_words: returns where the numbers of a view stand in shared memory; None: they do not.
 
         Raises:
             ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
@@ -87,6 +92,12 @@ class ReadableStore:
         self.file_sizes: tuple[int, int] | None = None
         # Queue, queue offset, unit and bytes of the newest record, if the present get has compared it with its unit.
         self.agreed: tuple[object, int, Unit, bytes] | None = None
+        self.view_words = view_words
+        # What the kernel reads alone; None: every read goes the Python way.
+        self.reads = None
+        if self.kernel is not None and writer is not None:
+            count_max = settings.max_msgs_num_batch
+            self.reads = kernel_reads(self.kernel, self.files, writer, self.find_segment, own_from, count_max)
         # Called by `forget`, for what readers keep of the files.
         self.on_forget: list[Callable[[], None]] = []
 
@@ -109,6 +120,8 @@ class ReadableStore:
         """Read everything again: drop open files and what readers derived from them."""
         self.files.forget()
         self.file_sizes = None
+        if self.reads is not None:
+            self.reads.forget()
         for forget in self.on_forget:
             forget()
 
@@ -148,6 +161,10 @@ class ReadableStore:
                 return sizes
             self.file_sizes = sizes
         return self.file_sizes
+
+    def find_segment(self, commit_log_offset: int) -> Segment | None:
+        """Return the segment that holds this byte; None: there is none."""
+        return (self.segments or self.log()).find(commit_log_offset)
 
     def read_log(self, commit_log_offset: int, size: int) -> bytes:
         """Return *size* bytes of one segment.

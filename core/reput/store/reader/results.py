@@ -127,8 +127,18 @@ class KernelRecords(Records):
     __slots__ = ("_found",)
 
     def __init__(self, found: ReadRecords) -> None:
-        super().__init__(found.data())
+        # Without the bytes of each record, which few readers ask for.
         self._found = found
+
+    def __getattr__(self, name: str) -> list[bytes]:
+        """Find the records' bytes at their first use."""
+        if name != "_data":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self._data = self._found.data()
+        return self._data
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(read_records(self._found))
