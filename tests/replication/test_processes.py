@@ -14,7 +14,7 @@ import pytest
 import reput
 from command_line import REPUT, run_reput
 from delivering import wait_until
-from interop.clients.brokers import Launched, ReputBroker
+from interop.clients.brokers import SETTINGS, Launched, ReputBroker
 from replication.copies import SEGMENT, assert_same_log, send
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
@@ -25,6 +25,7 @@ from serving import RawClient
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SMALL = {"mappedFileSizeCommitLog": SEGMENT}
+SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 
 
 class Copy:
@@ -33,7 +34,9 @@ class Copy:
     def __init__(self, master: ReputBroker, directory: Path, *options: str) -> None:
         self.master = f"127.0.0.1:{ha_port(master)}"
         self.directory = directory
-        self.options = (*options, "--broker", master.address, "--set", "maxHashSlotNum=64", "--set", "maxIndexNum=1000")
+        # Sizes of files are recorded with the store: those of the brokers, which may serve the copy later.
+        sizes = [f"--set={name}={SETTINGS[name]}" for name in SIZES]
+        self.options = (*options, "--broker", master.address, *sizes)
         self.launch()
 
     def launch(self) -> None:

@@ -183,7 +183,7 @@ class Broker:
             **AdminClientsProcessor(engine, self.clients).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
-            **AdminReplicationProcessor(engine, self.ha_server).processors(),
+            **AdminReplicationProcessor(engine, self.ha_server, self.address, self.ha_address).processors(),
             **AdminRuntimeProcessor(
                 engine, self.statistics, lambda: self.server.queued_count, self.quotas
             ).processors(),

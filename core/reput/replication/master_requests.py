@@ -22,7 +22,7 @@ from reput.settings.java_properties import parse_properties
 from reput.store.config.config_json import parse_config
 from reput.store.service.wake import Wake
 
-__all__ = ["MasterDescription", "MasterRequests", "find_master"]
+__all__ = ["MasterDescription", "MasterRequests", "Refused", "find_master"]
 
 TIMEOUT_S = 3.0
 # RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
