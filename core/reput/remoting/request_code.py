@@ -103,3 +103,4 @@ class RequestCode(enum.IntEnum):
     GET_BROKER_HA_STATUS = 907
     # Not RocketMQ's: reputs ask only reputs.
     REPUT_GET_HISTORY = 52_001
+    REPUT_FOLLOW = 52_002
