@@ -87,7 +87,7 @@ class FollowingAppender(Appender):
         at = commit_log.room(len(data))
         assert at == begin
         # Everything that can fail comes before the append: log, queue offsets and publication go together.
-        requests = self.scan.requests(columns)
+        requests = self.scan.requests_of(data, columns, begin)
         following = list(next_queue_offsets(columns))
         timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
         end = commit_log.append(data)
