@@ -25,7 +25,8 @@ def compressor() -> Compress | None:
         import zstandard
     except ImportError:
         return None
-    return zstandard.ZstdCompressor(level=LEVEL).compress
+    compress: Compress = zstandard.ZstdCompressor(level=LEVEL).compress
+    return compress
 
 
 def decompressor() -> Decompress:
@@ -47,7 +48,8 @@ def decompressor() -> Decompress:
         # The size that the data claims is checked first: it must not make this process take more memory.
         try:
             if zstandard.frame_content_size(data) == size:
-                return context.decompress(data)
+                restored: bytes = context.decompress(data)
+                return restored
         except zstandard.ZstdError as error:
             raise BrokerError(f"a frame has changed on the way, and cannot be decompressed: reason={error}") from None
         raise BrokerError(f"a frame has changed on the way: its compressed body has another size: size={size}")
