@@ -162,14 +162,19 @@ class SendSide:
         if response is not None:
             connection.respond(request, response)
 
-    async def receive(self, data: bytes) -> tuple[bytes, bool]:
-        """Receive bytes in one read; return what was sent, and whether the connection was ended."""
+    async def receive(self, data: bytes) -> tuple[list[bytes], bool]:
+        """Receive bytes in one read; return the answers in any order, and whether the connection was ended."""
         before = len(self.transport.sent)
         self.connection.get_buffer(0)[: len(data)] = data
         self.connection.buffer_updated(len(data))
         while self.connection.turn.jobs or self.connection.turn.senders:
             await asyncio.sleep(0)
-        return self.transport.sent[before:], self.transport.is_aborted
+        sent, answers = self.transport.sent[before:], []
+        while sent:
+            size = 4 + int.from_bytes(sent[:4], "big")
+            answers.append(sent[:size])
+            sent = sent[size:]
+        return sorted(answers), self.transport.is_aborted
 
 
 def compared(directory: Path, reads: list[bytes], *, needs_properties: bool = False) -> Callable[[], list[bytes]]:
@@ -196,10 +201,11 @@ def compared(directory: Path, reads: list[bytes], *, needs_properties: bool = Fa
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _keys():
-    """The broker's own keys are the same on both sides."""
+def _choices():
+    """What the broker chooses is the same on both sides: keys and queues."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(send_message, "new_uniq_key", lambda host: host.hex())
+        patch.setattr(send_message, "random", SimpleNamespace(randrange=lambda _: 0))
         yield
 
 

@@ -36,6 +36,7 @@ class Sends:
         self.put_lock = sends.appender.put_lock
         self.connections: list[Connection] = []
         self.requests: list[SendRequests] = []
+        puts.store_earlier = self.put
 
     def take(self, connection: Connection, data: memoryview) -> int:
         """Take the requests that *data* begins with; return their bytes, 0: the first goes the Python way."""
@@ -59,6 +60,8 @@ class Sends:
 
     def put(self) -> None:
         """Store the messages of this turn, and answer."""
+        if not self.requests:
+            return
         connections, requests = self.connections, self.requests
         self.connections, self.requests = [], []
         answers = self.compiled.put(requests)
