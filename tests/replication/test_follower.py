@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,7 @@ from replication.copies import assert_same_log, following, reaches, stops
 from replication.fake_master import FakeMaster, frame
 from reput.errors import FollowError
 from reput.replication import follower, master_stream
-from reput.replication.follower import FollowState
+from reput.replication.follower import Follower, FollowState
 from written_log import WrittenLog
 
 SEGMENT = 4096
@@ -296,13 +297,16 @@ def test_a_topic_that_the_master_deleted_and_made_again_begins_anew_here(fake_ma
 
 
 def test_configuration_comes_along_with_its_unquoted_keys(master, log, tmp_path):
-    """The four files; offsets never point beyond the copied log, and own groups stay."""
+    """Files of the same names; offsets never point beyond the copied log, and own groups stay."""
     master.bodies = {
         21: b'{"dataVersion":{"counter":3,"timestamp":5},"topicConfigTable":{"orders":{"order":false,"perm":6,'
         b'"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"orders","topicSysFlag":0,"writeQueueNums":4}}}',
         43: b'{"offsetTable":{"orders@g1":{0:30,1:825}}}',
         45: b'{"offsetTable":{2:20}}',
         201: b'{"dataVersion":{"counter":1,"timestamp":5},"subscriptionGroupTable":{"g1":{"groupName":"g1"}}}',
+        # A RocketMQ 5 has these; to the other masters of these tests they are unknown.
+        402: b'{"messageRequestModeMap":{"orders":{}}}',
+        60: struct.pack(">7q", *range(1, 8)),
     }
     copy = tmp_path / "copy"
     with following(master.address, copy) as store:
@@ -314,7 +318,11 @@ def test_configuration_comes_along_with_its_unquoted_keys(master, log, tmp_path)
                 consumer.ack(record)
         wait_until(lambda: store._engine.services.managers.offsets.query_offset("g1", "orders", 0) == 30)
         assert store._engine.services.managers.offsets.query_offset("g1", "orders", 1) == 0
-        wait_until(lambda: (copy / "config" / "delayOffset.json").exists())
+        wait_until(lambda: (copy / "config" / "timercheck").exists())
+    # Place and length of the timer log are the master's own.
+    assert struct.unpack(">7q", (copy / "config" / "timercheck").read_bytes()) == (1, 0, 0, 4, 5, 6, 7)
+    assert '"orders"' in (copy / "config" / "messageRequestMode.json").read_text()
+    assert "{2:20" in (copy / "config" / "delayOffset.json").read_text()
     assert '"writeQueueNums":4' in (copy / "config" / "topics.json").read_text()
     assert '"g1"' in (copy / "config" / "subscriptionGroup.json").read_text()
     offsets = (copy / "config" / "consumerOffset.json").read_text()
@@ -357,6 +365,21 @@ def test_an_old_master_is_told_what_parts_and_follows_only_with_discard(master, 
         reaches(store, grown.end)
     (kept,) = (old.store / "reput" / "cut").iterdir()
     assert kept.read_bytes() == bytes(old.data[log.end :])
+
+
+def test_the_death_of_the_following_thread_is_told_and_the_store_closes(master, log, tmp_path, monkeypatch):
+    """Callers that wait for the copy get the error, `reput status` names it, and what was copied stays readable."""
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        monkeypatch.setattr(Follower, "look", Mock(side_effect=RuntimeError("planted")))
+        assert "planted" in stops(store)
+        with pytest.raises(FollowError, match="planted"):
+            store.wait_copied(log.end + 1, timeout=10)
+        assert "planted" in (store._engine.writer.notice or "")
+        assert "reput-follower" in store._engine.writer.threads.deaths
+        store.wait_for("consume_queue", log.end, 10)
+        assert len(store.get("orders", 0, 0, count_max=100)) == 50
+    assert run_reput("check", tmp_path / "copy").code == 0
 
 
 def test_a_copy_is_read_while_its_master_is_away(master, log, tmp_path):

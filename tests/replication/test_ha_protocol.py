@@ -9,6 +9,9 @@ import pytest
 
 from replication.fake_master import frame
 from reput.errors import BrokerError
+from reput.remoting.remoting_command import RemotingCommand, encode_frame
+from reput.remoting.request_code import RequestCode
+from reput.replication.compression import compressor, decompressor
 from reput.replication.ha_protocol import FRAME_SIZE_MAX, HELLO, HaFrameReader, ReportReader
 
 
@@ -55,33 +58,57 @@ def test_the_last_whole_report_counts():
     assert reader.feed(first[7:]) == 5
 
 
-def checked_frame(offset: int, body: bytes = b"") -> bytes:
-    """Return a frame as reputs send it to reputs."""
-    return struct.pack(">qiI", offset, len(body), zlib.crc32(body)) + body
+def checked_frame(offset: int, body: bytes = b"", sent: bytes | None = None, checksum: int | None = None) -> bytes:
+    """Return a frame as reputs send it to reputs; *sent* in place of the body, if it is compressed."""
+    sent = body if sent is None else sent
+    checksum = zlib.crc32(body) if checksum is None else checksum
+    return struct.pack(">qiiI", offset, len(body), len(sent), checksum) + sent
 
 
-@pytest.mark.parametrize("step", [1, 5, 16, 10_000])
+@pytest.mark.parametrize("step", [1, 5, 20, 10_000])
 def test_frames_between_reputs_carry_a_crc(step):
     """A body is given out as a whole, once it fits; a changed one never."""
     data = checked_frame(1, b"abc") + checked_frame(4) + checked_frame(4, b"defg")
     assert read(HaFrameReader(1, 4096, is_checked=True), data, step) == b"abcdefg"
     changed = bytearray(data)
-    changed[17] ^= 1
+    changed[21] ^= 1
     with pytest.raises(BrokerError, match="changed on the way: offset=1 size=3"):
         read(HaFrameReader(1, 4096, is_checked=True), bytes(changed), step)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_a_reput_says_hello_before_its_first_report(together):
-    """In one packet or in two; RocketMQ's slaves never do."""
-    reader = ReportReader()
+@pytest.mark.parametrize("step", [7, 10_000])
+def test_a_compressed_frame_is_the_same_bytes(step):
+    """Its CRC is that of the log's bytes; a size that does not fit takes no memory."""
+    compress, body = compressor(), b"log " * 500
+    assert compress is not None
+    small = compress(body)
+    data = checked_frame(0, body, small) + checked_frame(2000, b"as it is")
+    assert read(HaFrameReader(0, 4096, is_checked=True, decompress=decompressor()), data, step) == body + b"as it is"
+    for bad, reason in [
+        (checked_frame(0, body, small[:-1]), "cannot be decompressed"),
+        (checked_frame(0, body[:-1], small), "another size"),
+        (checked_frame(0, body, small, checksum=1), "changed on the way: offset=0 size=2000"),
+        (checked_frame(0, body, body + b"more"), "another size than it says"),
+    ]:
+        with pytest.raises(BrokerError, match=reason):
+            read(HaFrameReader(0, 4096, is_checked=True, decompress=decompressor()), bad, step)
+    with pytest.raises(BrokerError, match="another size than it says"):
+        read(HaFrameReader(0, 4096, is_checked=True), data, step)
+
+
+@pytest.mark.parametrize("step", [1, 13, 10_000])
+def test_a_reput_says_hello_and_asks_before_its_reports(step):
+    """In any pieces; RocketMQ's slaves never do, and what is no request ends the connection."""
     hello, report = struct.pack(">q", HELLO), struct.pack(">q", 5)
-    if together:
-        assert reader.feed(hello + report) == 5
-    else:
-        assert reader.feed(hello) is None
-        assert reader.feed(report) == 5
-    assert reader.is_reput
+    asking = b"".join(encode_frame(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "3"})))
+    reader, data = ReportReader(), hello + asking + report
+    found = [reader.feed(data[at : at + step]) for at in range(0, len(data), step)]
+    assert found == [None] * (len(found) - 1) + [5]
+    assert reader.request is not None
+    assert reader.request.ext_fields["offset"] == "3"
     other = ReportReader()
     assert other.feed(report) == 5
     assert not other.is_reput
+    for bad in (struct.pack(">i", 70_000), struct.pack(">ii", 4, 9)):
+        with pytest.raises(BrokerError, match="follower's request"):
+            ReportReader().feed(hello + bad)

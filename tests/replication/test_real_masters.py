@@ -18,7 +18,7 @@ SETTINGS = {"mappedFileSizeCommitLog": SEGMENT}
 
 def master_end(broker) -> int:
     """Return where a broker's log ends."""
-    return MasterRequests(f"127.0.0.1:{broker.port}").bounds()[1]
+    return MasterRequests(f"127.0.0.1:{broker.port}").describe_when_started().offset_end
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 
 from delivering import wait_until
 from reput.broker.broker import Broker
+from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.ha_server import HaServer
+from reput.settings import Settings
+from reput.store.record.message import PutMessageStatus
 from serving import ServedBroker, send_fields, served
 
 TIMEOUT_MS = 300
@@ -104,6 +109,27 @@ def test_two_followers_are_needed_if_the_settings_say_so(tmp_path):
             one.sendall(struct.pack(">q", received(one, broker.engine.appended)))
             two.sendall(struct.pack(">q", received(two, broker.engine.appended)))
             assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+
+
+def test_a_message_is_answered_before_an_earlier_one_that_lies_behind_it_in_the_log():
+    """Threads bring messages in another order than that of the log; none waits for one that its follower lacks."""
+    answered: list[tuple[int, PutMessageStatus]] = []
+    server = Mock(spec=HaServer)
+    server.in_sync_count.return_value = 1
+    server.acknowledged_by.return_value = 0
+    server.acknowledged_by_count.return_value = 0
+
+    async def run() -> None:
+        replicas = SyncReplicas(server, Settings(broker_role="SYNC_MASTER", slave_timeout=20))
+        for end in (300, 100, 200):
+            replicas.wait(end, lambda status, end=end: answered.append((end, status)))
+        server.acknowledged_by_count.return_value = 200
+        replicas.settle()
+        assert answered == [(100, PutMessageStatus.PUT_OK), (200, PutMessageStatus.PUT_OK)]
+        await replicas.settled()
+
+    asyncio.run(run())
+    assert answered[2:] == [(300, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)]
 
 
 def received(follower: socket.socket, end: int) -> int:

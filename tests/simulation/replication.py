@@ -20,7 +20,7 @@ import pytest
 
 from faulty_files import Killed
 from reput.errors import BrokerError, FollowError
-from reput.replication import comparison, follower
+from reput.replication import copy_preparation, follower
 from reput.replication.copy_preparation import difference
 from reput.replication.follower import Follower
 from reput.replication.ha_protocol import HaFrameReader
@@ -102,8 +102,8 @@ class ReplicationSimulation:
         self.is_reliable = False
         self.copy_count = 0
         patch.setattr(follower, "MasterStream", self.stream)
-        patch.setattr(comparison, "MasterStream", self.stream)
-        patch.setattr(follower, "MasterRequests", lambda address: self)
+        patch.setattr(copy_preparation, "MasterStream", self.stream)
+        patch.setattr(follower, "MasterRequests", lambda address, credentials: self)
 
     # The run.
 
@@ -140,6 +140,8 @@ class ReplicationSimulation:
 
     def settle(self) -> None:
         """Without further faults the copy becomes the same log."""
+        # A blank at the master's end comes with the record behind it.
+        self.put()
         for _ in range(5):
             self.follow()
             if self.copy.log() == self.master.log():
@@ -325,7 +327,7 @@ class ReplicationSimulation:
         assert self.master.store is not None
         return LogHistory.of(self.master.store.epochs)
 
-    def stream(self, address: str, begin: int, segment_size: int, *, is_reput: bool = False) -> SimulatedStream:
+    def stream(self, address: str, begin: int, segment_size: int, **options: object) -> SimulatedStream:
         """Return a connection to the master, in place of `MasterStream`."""
         return SimulatedStream(self, begin, segment_size)
 

@@ -60,7 +60,7 @@ def old_units_are_not_zeroed(patch: pytest.MonkeyPatch) -> None:
 
 def what_a_killed_writer_left_is_not_forced(patch: pytest.MonkeyPatch) -> None:
     """A recovered log counts as durable although it was never forced."""
-    patch.setattr(store_files, "force_recovered", lambda files, segments, begin, end: None)
+    patch.setattr(store_files, "force_log", lambda files, segments, begin, end: None)
 
 
 def the_log_is_not_cut(patch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,14 @@ class AccessControl:
             self.log(connection, request, error)
             raise
 
+    def check_follower(self, request: RemotingCommand, host: str) -> None:
+        """Refuse a request on the HA port that its account may not make. Any thread may call.
+
+        Raises:
+            RequestRefused: the request is not allowed.
+        """
+        self.rules.check(request, host)
+
     def log(self, connection: Connection, request: RemotingCommand, error: RequestRefused) -> None:
         """Log a refusal."""
         now = self.loop.time()

@@ -48,6 +48,7 @@ from reput.remoting.connection import Connection
 from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.remoting.turn import Turn
+from reput.replication.ha_connection import Protection
 from reput.replication.ha_server import HaServer
 from reput.store.config.topic_config_manager import TopicConfig
 
@@ -72,6 +73,7 @@ class Broker:
         hooks: Sequence[object] = (),
         ha_server: HaServer | None = None,
         ha_address: str | None = None,
+        ha_allows_unsigned: bool = False,
     ) -> None:
         """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
@@ -81,6 +83,7 @@ class Broker:
             connections_max: maximum number of connections; further ones are closed.
             hooks: modules or objects with hooks of `reput_hooks`, in addition to the setting broker_hooks.
             ha_server, ha_address: serves the followers of the log, and where they reach it; None: there is none.
+            ha_allows_unsigned: with accounts, also followers without one may copy the log.
 
         Raises:
             ConfigError: the certificate, the file of accounts or a hook cannot be used.
@@ -124,6 +127,9 @@ class Broker:
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
+        if ha_server is not None:
+            check = None if self.access is None else self.access.check_follower
+            ha_server.protection = Protection(self.tls, check, ha_allows_unsigned)
         hooks = [*hooks, *installed_hooks(filter(None, self.settings.broker_hooks.split(",")))]
         processors = self.processors()
         # Without quotas nothing stands between a request and its processor.
@@ -188,7 +194,7 @@ class Broker:
             **AdminClientsProcessor(engine, self.clients).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
-            **AdminReplicationProcessor(engine, self.ha_server).processors(),
+            **AdminReplicationProcessor(engine, self.ha_server, self.address, self.ha_address).processors(),
             **AdminRuntimeProcessor(
                 engine, self.statistics, lambda: self.server.queued_count, self.quotas
             ).processors(),

@@ -24,6 +24,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         lock_timeout: seconds to wait while another process writes the store.
         announces: print a line on stdout once clients can connect.
         ha: the address that followers reach, whose socket is the last of *listeners*; None: there is none.
+        ha_allows_unsigned: with accounts, followers without one may copy the log, too, such as RocketMQ's slaves.
         follow: the master whose log the store copies, as its HA port or the name of its broker; None: it follows none.
         follow_name_server, follow_broker: where to find it.
     """
@@ -43,6 +44,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     lock_timeout: float = 0.0
     announces: bool = True
     ha: str | None = None
+    ha_allows_unsigned: bool = False
     follow: str | None = None
     follow_name_server: str | None = None
     follow_broker: str | None = None

@@ -94,10 +94,12 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
     """
     config = None if options.config is None else Path(options.config)
     if options.follow is not None:
+        from reput.access.credentials import credentials_of_environment
         from reput.replication.copy_preparation import MasterAddress
         from reput.replication.following import open_slave
 
-        address = MasterAddress(options.follow, options.follow_name_server, options.follow_broker)
+        credentials = credentials_of_environment()
+        address = MasterAddress(options.follow, options.follow_name_server, options.follow_broker, credentials)
         return open_slave(
             directory,
             address,
@@ -134,6 +136,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
             connections_max=connections_max(),
             ha_server=ha_server,
             ha_address=options.ha,
+            ha_allows_unsigned=options.ha_allows_unsigned,
         )
     except ReputError as error:
         await in_thread(engine.close)

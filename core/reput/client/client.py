@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials, credentials
 from reput.argument_checks import OFFSET_MAX, require_path, require_seconds, require_text, require_whole
 from reput.client.administration import ClusterAdministration
 from reput.client.allocation import STRATEGIES, Allocation
 from reput.client.background_loop import run_in
-from reput.client.credentials import NO_CREDENTIALS, Credentials, credentials
 from reput.client.group_session import GroupSession
 from reput.client.offsets import Offsets
 from reput.client.puts import Puts

@@ -8,8 +8,8 @@ import threading
 import weakref
 from typing import NamedTuple
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.client.background_loop import BackgroundLoop
-from reput.client.credentials import NO_CREDENTIALS, Credentials
 from reput.client.sender import Sender
 from reput.client.session import Session, new_client_id, own_address
 from reput.client.target import Target, parse_target

@@ -16,7 +16,7 @@ from reput.store.log.segments import Segments
 from reput.store.recovery.log_walk import LogWalk
 from reput.store.recovery.repair import CutPlan
 
-__all__ = ["OVERLAP_SIZE", "find_parting", "log_end", "lost_records", "read_bytes", "request_offset"]
+__all__ = ["OVERLAP_SIZE", "OpenStream", "find_parting", "log_end", "lost_records", "read_bytes", "request_offset"]
 
 # Compared at each connection. A master that lost its tail and grew again differs in the last bytes before our end.
 OVERLAP_SIZE = 64 << 10
@@ -29,6 +29,8 @@ READ_WAIT_S = 1.0
 ANSWER_MAX_S = 10.0
 
 ReadLog = Callable[[int, int], bytes]
+# Opens a connection to the master from a commit-log offset on.
+OpenStream = Callable[[int], MasterStream]
 
 
 def request_offset(offset: int) -> int:
@@ -40,7 +42,7 @@ def request_offset(offset: int) -> int:
     return max(offset, 1)
 
 
-def find_parting(ha_address: str, segment_size: int, read_log: ReadLog, begin: int, end: int) -> int:
+def find_parting(open_stream: OpenStream, read_log: ReadLog, begin: int, end: int) -> int:
     """Return the commit-log offset of the first byte at which a master's log differs from ours, *end* if none does.
 
     Args:
@@ -55,24 +57,26 @@ def find_parting(ha_address: str, segment_size: int, read_log: ReadLog, begin: i
         at = max(begin, at - step)
         step *= STEP_FACTOR
         size = min(PROBE_SIZE, end - at)
-        if first_difference(ha_address, segment_size, read_log, at, at + size) is None:
+        if first_difference(open_stream, read_log, at, at + size) is None:
             break
-    different = first_difference(ha_address, segment_size, read_log, at, end)
+    different = first_difference(open_stream, read_log, at, end)
     return end if different is None else different
 
 
-def first_difference(ha_address: str, segment_size: int, read_log: ReadLog, begin: int, end: int) -> int | None:
+def first_difference(open_stream: OpenStream, read_log: ReadLog, begin: int, end: int) -> int | None:
     """Return the first offset in [begin, end) at which the logs differ, None if they are the same there."""
     at = begin = request_offset(begin)
     if begin >= end:
         return None
-    with MasterStream(ha_address, begin, segment_size) as stream:
+    with open_stream(begin) as stream:
         began = time.monotonic()
 
         def give_up() -> None:
             # Heartbeats alone keep a connection open: the master does not have these bytes any more.
             if time.monotonic() - began > ANSWER_MAX_S:
-                raise BrokerError(f"the master does not send its log: ha_address={ha_address} commit_log_offset={at}")
+                raise BrokerError(
+                    f"the master does not send its log: ha_address={stream.address} commit_log_offset={at}"
+                )
 
         for piece in stream.pieces(READ_WAIT_S, give_up):
             began = time.monotonic()
@@ -85,7 +89,7 @@ def first_difference(ha_address: str, segment_size: int, read_log: ReadLog, begi
             at += len(theirs)
             if at >= end:
                 return None
-    raise BrokerError(f"the master ended the connection: ha_address={ha_address} at={at}")
+    raise BrokerError(f"the master ended the connection: at={at}")
 
 
 def read_bytes(segments: Segments, begin: int, end: int) -> bytes:

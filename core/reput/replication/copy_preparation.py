@@ -15,10 +15,12 @@ from typing import Literal
 
 import msgspec
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, FollowError, NotAStore
 from reput.remoting.remoting_client import parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
 from reput.replication.master_requests import HA_PORT_DISTANCE, MasterDescription, MasterRequests, find_master
+from reput.replication.master_stream import MasterStream
 from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Files
 from reput.store.log.segments import Segments
@@ -44,11 +46,13 @@ class MasterAddress(msgspec.Struct, frozen=True):
         master: ``host:port`` of its HA port; with *name_server*, the name of a broker.
         name_server: ``host:port``.
         broker: ``host:port`` where it answers requests; None: one port below the HA port.
+        credentials: for the master, and for the name server.
     """
 
     master: str
     name_server: str | None = None
     broker: str | None = None
+    credentials: Credentials = NO_CREDENTIALS
 
     def found(self) -> tuple[str, str | None]:
         """Return the address for requests, and that of the HA port if it is known.
@@ -58,7 +62,7 @@ class MasterAddress(msgspec.Struct, frozen=True):
             ConfigError: an address has another form.
         """
         if self.name_server is not None:
-            return find_master(self.name_server, self.master), None
+            return find_master(self.name_server, self.master, self.credentials), None
         host, port = split(self.master)
         if self.broker is not None:
             split(self.broker)
@@ -97,7 +101,7 @@ def prepare_copy(
     known = read_followed_master(directory)
     try:
         requests_address, ha_address = address.found()
-        master = MasterRequests(requests_address).describe_when_started()
+        master = MasterRequests(requests_address, address.credentials).describe_when_started()
     except BrokerError:
         if known is None or discard or not is_store(directory):
             raise
@@ -119,7 +123,7 @@ def prepare_copy(
                 "Follow this broker into a store of its own.",
             )
     if is_store(directory):
-        discarded = settle_difference(directory, followed, master, known, discard)
+        discarded = settle_difference(directory, followed, master, known, discard, address.credentials)
         if discarded is not None or known != followed:
             record_master(directory, followed, known, files)
         return PreparedCopy(followed, given, discarded)
@@ -182,7 +186,12 @@ def first_offset(master: MasterDescription, begin: Beginning) -> int:
 
 
 def settle_difference(
-    directory: Path, followed: FollowedMaster, master: MasterDescription, known: FollowedMaster | None, discard: bool
+    directory: Path,
+    followed: FollowedMaster,
+    master: MasterDescription,
+    known: FollowedMaster | None,
+    discard: bool,
+    credentials: Credentials,
 ) -> CutPlan | None:
     """Refuse a store whose log is not the beginning of the master's; with *discard*, cut it there. Return the cut.
 
@@ -202,7 +211,7 @@ def settle_difference(
         )
     lock = StoreLock(directory)
     try:
-        plan = difference(directory, segments, followed, master)
+        plan = difference(directory, segments, followed, master, credentials)
     finally:
         lock.close()
     if plan is None:
@@ -223,7 +232,11 @@ def settle_difference(
 
 
 def difference(
-    directory: Path, segments: Segments, followed: FollowedMaster, master: MasterDescription
+    directory: Path,
+    segments: Segments,
+    followed: FollowedMaster,
+    master: MasterDescription,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> CutPlan | None:
     """Return what of our log is not the master's, None if it is the beginning of the master's.
 
@@ -242,7 +255,11 @@ def difference(
     def read_log(at: int, until: int) -> bytes:
         return read_bytes(segments, at, until)
 
-    parting = find_parting(followed.ha_address, segments.segment_size, read_log, begin, end)
+    def open_stream(at: int) -> MasterStream:
+        is_reput = master.epoch is not None
+        return MasterStream(followed.ha_address, at, segments.segment_size, is_reput=is_reput, credentials=credentials)
+
+    parting = find_parting(open_stream, read_log, begin, end)
     if parting >= own_end:
         return None
     plan = lost_records(directory, parting)

@@ -17,8 +17,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
 from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
+from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
 from reput.replication.master_requests import MasterDescription, MasterRequests
 from reput.replication.master_stream import MasterStream
@@ -70,12 +72,20 @@ class FollowStatus(msgspec.Struct, frozen=True):
 class Follower:
     """Copies the log of one master into one store."""
 
-    def __init__(self, writer: FollowingMessageStore, on_connected: Callable[[MasterDescription], None]) -> None:
+    def __init__(
+        self,
+        writer: FollowingMessageStore,
+        on_connected: Callable[[MasterDescription], None],
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one."""
         self.writer = writer
         self.master: FollowedMaster = writer.master
         self.on_connected = on_connected
-        self.requests = MasterRequests(self.master.address)
+        self.requests = MasterRequests(self.master.address, credentials)
+        self.credentials = credentials
+        # Whether the master has called itself a reput.
+        self.is_reput = False
         self.state = FollowState.CONNECTING
         self.reason: str | None = None
         # Why the following has ended for good.
@@ -186,14 +196,14 @@ class Follower:
         own_end = writer.appended
         begin = max(writer.commit_log_offset_min, master.offset_min, own_end - OVERLAP_SIZE)
         self.check_bounds(master, own_end)
-        if master.epoch is not None:
+        self.is_reput = master.epoch is not None
+        if self.is_reput:
             self.check_history(own_end)
         begin = min(begin, own_end)
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         records = CopiedRecords(own_end, writer.segment_size, master.record_size_max)
-        is_reput = master.epoch is not None
-        with MasterStream(self.master.ha_address, asked, writer.segment_size, is_reput=is_reput) as stream:
+        with self.open_stream(asked, writer.settings.ha_compression) as stream:
             self.stream = stream
             self.connections += 1
             overlap = self.read_log(asked, own_end) if own_end > asked else b""
@@ -202,6 +212,21 @@ class Follower:
                 records.feed(b"\0")
             self.on_connected(master)
             self.copy(stream, records, overlap, asked)
+
+    def open_stream(self, begin: int, compression: str = NO_COMPRESSION) -> MasterStream:
+        """Return a new connection that asks for the log from *begin* on.
+
+        Raises:
+            BrokerError: the master cannot be reached, or refuses.
+        """
+        return MasterStream(
+            self.master.ha_address,
+            begin,
+            self.writer.segment_size,
+            is_reput=self.is_reput,
+            credentials=self.credentials,
+            compression=compression,
+        )
 
     def copy(self, stream: MasterStream, records: CopiedRecords, overlap: bytes, asked: int) -> None:
         """Compare the overlap, then append what follows it."""
@@ -307,7 +332,7 @@ class Follower:
                 f"master_begin={offset_min} master_end={master_end}",
                 "It was replaced. Follow it into a new store.",
             )
-        parting = find_parting(self.master.ha_address, writer.segment_size, self.read_log, begin, end)
+        parting = find_parting(self.open_stream, self.read_log, begin, end)
         plan = lost_records(writer.directory, parting)
         if plan.cut_at <= begin < writer.appended:
             return FollowError(

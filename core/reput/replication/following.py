@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reput.access.credentials import credentials
 from reput.argument_checks import require_path, require_seconds
 from reput.embedded.store import Store
 from reput.embedded.views import Mode
@@ -78,11 +80,15 @@ def follow(
     mode: Mode = "processes",
     config: str | os.PathLike[str] | None = None,
     lock_timeout: float | None = 0.0,
+    tls: ssl.SSLContext | str | os.PathLike[str] | None = None,
+    access_key: str | None = None,
+    secret_key: str | None = None,
     **keywords: Unpack[SettingKeywords],
 ) -> FollowingStore:
     """Copy the log of a running master, RocketMQ's or reput's, into the directory *path*, and go on copying.
 
-    The parameters that are not listed are those of `reput.open`.
+    The parameters that are not listed are those of `reput.open`; *tls*, *access_key* and *secret_key* are those of
+    `reput.connect`.
 
     Args:
         master: ``host:port`` of its HA port (RocketMQ: the port of clients + 1); with *name_server*, a broker's name.
@@ -103,7 +109,7 @@ def follow(
     require_seconds("lock_timeout", lock_timeout)
     _, engine = open_copy(
         directory,
-        MasterAddress(master, name_server, broker),
+        MasterAddress(master, name_server, broker, credentials(tls, access_key, secret_key)),
         begin,
         discard=discard,
         mode=mode,
@@ -147,7 +153,9 @@ def open_copy(
         read = partial(load_store_settings, directory, config, assignments, **{**prepared.given, **given})
         loaded = read()
         configuration = Configuration(loaded.settings, lambda: read().settings)
-        engine = FollowingEngine(directory, loaded.settings, prepared.master, mode, configuration, lock_timeout)
+        engine = FollowingEngine(
+            directory, loaded.settings, prepared.master, mode, configuration, lock_timeout, address.credentials
+        )
     return prepared, engine
 
 
@@ -179,5 +187,10 @@ def open_slave(
             loaded = read(broker_id=SLAVE_ID)
         configuration = Configuration(loaded.settings, lambda: read().settings)
         return FollowingEngine(
-            directory, loaded.settings, prepared.master, configuration=configuration, lock_timeout=lock_timeout
+            directory,
+            loaded.settings,
+            prepared.master,
+            configuration=configuration,
+            lock_timeout=lock_timeout,
+            credentials=address.credentials,
         )

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
 from reput.process.control.configuration import Configuration
@@ -40,12 +41,13 @@ class FollowingEngine(StoreEngine):
         mode: Mode = "processes",
         configuration: Configuration | None = None,
         lock_timeout: float | None = 0.0,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """Open the store, which `prepare_copy` has prepared, and begin to follow."""
         self.master = master
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
-        self.follower = Follower(self.writer, self.connected)
+        self.follower = Follower(self.writer, self.connected, credentials)
         self.master_configuration = MasterConfiguration(self, self.follower.requests)
         self.master_configuration.start()
         self.follower.start()

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from reput.embedded.store_engine import StoreEngine
-from reput.errors import OffsetOutOfRange
-from reput.replication.ha_protocol import CHECKED_FRAME_HEADER, FRAME_HEADER, ReportReader
+from reput.errors import BrokerError, OffsetOutOfRange, RequestRefused
+from reput.remoting.custom_header import whole
+from reput.remoting.remoting_command import RemotingCommand, encode_frame
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
+from reput.replication.compression import NO_COMPRESSION, ZSTD, Compress, compressor
+from reput.replication.encrypted_socket import EncryptedSocket
+from reput.replication.ha_protocol import CHECKED_FRAME_HEADER, COMPRESSION, FRAME_HEADER, OFFSET, ReportReader
 from reput.store.log.segments import SegmentFile, Segments
 
-__all__ = ["ConnectionEnds", "HaConnection"]
+__all__ = ["ConnectionEnds", "HaConnection", "Protection"]
 
 READ_SIZE = 4096
 # A follower that is far behind gets large frames: each costs the thread, and with it the puts, a turn.
 CATCH_UP_SIZE = 1 << 20
 # Bytes that one follower gets before the others have their turn.
 TURN_SIZE = 4 << 20
+# Smaller bodies and those of which more than this share is left are sent as they are.
+COMPRESSED_SIZE_MIN, COMPRESSED_SHARE_MAX = 512, 0.9
+
+CheckFollower = Callable[[RemotingCommand, str], None]
+
+
+class Protection(msgspec.Struct, frozen=True):
+    """Who may follow.
+
+    Attributes:
+        tls: the broker's encryption; None: no connection is encrypted.
+        check: refuses a request that its account may not make, as the broker does; None: there are no accounts.
+        allows_unsigned: followers without an account may follow all the same, as RocketMQ's slaves have none.
+    """
+
+    tls: ServerTls | None = None
+    check: CheckFollower | None = None
+    allows_unsigned: bool = True
 
 
 class ConnectionEnds(Exception):
@@ -43,10 +71,18 @@ class HaConnection:
         is_blocked: its socket is full.
     """
 
-    def __init__(self, engine: StoreEngine, accepted: socket.socket, address: str) -> None:
+    def __init__(
+        self, engine: StoreEngine, accepted: socket.socket, address: str, protection: Protection | None = None
+    ) -> None:
+        """*protection*: None: every follower is welcome."""
         self.engine = engine
-        self.socket = accepted
+        self.socket: socket.socket | EncryptedSocket = accepted
         self.address = address
+        self.protection = protection or Protection()
+        self.is_new = True
+        self.compress: Compress | None = None
+        # Whether its request was answered; followers without `HELLO` have none.
+        self.is_welcome = False
         settings = engine.settings
         self.frame_size = settings.ha_transfer_batch_size
         self.heartbeat_interval = settings.ha_send_heartbeat_interval / 1000
@@ -62,7 +98,7 @@ class HaConnection:
         self.is_blocked = False
         # What the frame under way still needs.
         self.header = b""
-        self.body_left = 0
+        self.body_left = self.frame_end = 0
         # The body, if it was read for its CRC.
         self.body = memoryview(b"")
         self.heard_at = self.written_at = time.monotonic()
@@ -76,13 +112,20 @@ class HaConnection:
             ConnectionEnds: it has gone, or has reported what cannot be.
         """
         try:
+            if self.is_new:
+                self.choose_encryption()
             data = self.socket.recv(READ_SIZE)
         except BlockingIOError:
             return False
         if not data:
             raise ConnectionEnds("it has ended the connection", is_usual=True)
         self.heard_at = time.monotonic()
-        reported = self.reports.feed(data)
+        try:
+            reported = self.reports.feed(data)
+        except BrokerError as error:
+            raise ConnectionEnds(str(error)) from None
+        if self.reports.request is not None and not self.is_welcome:
+            self.welcome(self.reports.request, end)
         if reported is None:
             return False
         if reported > end:
@@ -91,6 +134,8 @@ class HaConnection:
                 f"log_end={end}"
             )
         if self.acknowledged is None:
+            if self.protection.check is not None and not self.protection.allows_unsigned:
+                raise ConnectionEnds("it has no account: RocketMQ's slaves have none, `reput follow` takes one")
             self.begin(reported)
             return False
         if reported > self.sent:
@@ -100,6 +145,55 @@ class HaConnection:
             return False
         self.acknowledged = reported
         return True
+
+    def choose_encryption(self) -> None:
+        """Speak TLS if the first byte begins it.
+
+        Raises:
+            BlockingIOError: nothing has come yet.
+            ConnectionEnds: one side demands what the other does not do.
+        """
+        assert isinstance(self.socket, socket.socket)
+        first = self.socket.recv(1, socket.MSG_PEEK)
+        tls = self.protection.tls
+        if first == HANDSHAKE_BYTE:
+            if tls is None:
+                raise ConnectionEnds("it begins with TLS, and the broker has no certificate")
+            self.socket = EncryptedSocket(self.socket, tls.context)
+        elif first and tls is not None and tls.options.mode == "enforcing":
+            raise ConnectionEnds("it does not encrypt, as tls_server_mode=enforcing demands")
+        self.is_new = False
+
+    def welcome(self, request: RemotingCommand, end: int) -> None:
+        """Answer a reput's request, and begin where it asks.
+
+        Raises:
+            ConnectionEnds: its account may not follow, or the log does not have what it asks for.
+        """
+        self.is_welcome = True
+        try:
+            if request.code != RequestCode.REPUT_FOLLOW:
+                raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"not a follower's: code={request.code}")
+            if self.protection.check is not None:
+                self.protection.check(request, self.address.rpartition(":")[0].strip("[]"))
+            asked = whole(request.ext_fields, OFFSET, is_long=True)
+        except RequestRefused as error:
+            answer = RemotingCommand(error.response_code, remark=str(error)).response_to(request)
+            with contextlib.suppress(OSError):
+                # It is small, and the first that is sent: the socket takes it.
+                self.socket.send(b"".join(encode_frame(answer)))
+            raise ConnectionEnds(f"it is refused: {str(error).partition(chr(10))[0]}") from None
+        if asked > end:
+            raise ConnectionEnds(
+                f"it asks for more than this log has, so its log has parted from this one: asked={asked} log_end={end}"
+            )
+        self.begin(asked)
+        if request.ext_fields.get(COMPRESSION) == ZSTD:
+            self.compress = compressor()
+        chosen = NO_COMPRESSION if self.compress is None else ZSTD
+        answer = RemotingCommand(ResponseCode.SUCCESS, {COMPRESSION: chosen}).response_to(request)
+        # Before the first frame.
+        self.header = b"".join(encode_frame(answer))
 
     def begin(self, asked: int) -> None:
         """Begin at *asked*; 0 means the whole log.
@@ -117,7 +211,8 @@ class HaConnection:
 
     def may_send(self, end: int) -> bool:
         """Tell whether bytes are left that its socket may take."""
-        return not self.is_blocked and self.acknowledged is not None and (self.sent < end or self.body_left > 0)
+        is_behind = self.sent < end or self.body_left > 0 or bool(self.header)
+        return not self.is_blocked and self.acknowledged is not None and is_behind
 
     def send(self, end: int, now: float) -> None:
         """Send bytes of the log up to *end*, or a heartbeat.
@@ -139,7 +234,7 @@ class HaConnection:
             if now - self.written_at > self.heartbeat_interval:
                 is_reput = self.reports.is_reput
                 self.header = (
-                    CHECKED_FRAME_HEADER.pack(self.sent, 0, 0) if is_reput else FRAME_HEADER.pack(self.sent, 0)
+                    CHECKED_FRAME_HEADER.pack(self.sent, 0, 0, 0) if is_reput else FRAME_HEADER.pack(self.sent, 0)
                 )
                 self.finish_frame()
         except BlockingIOError:
@@ -150,16 +245,28 @@ class HaConnection:
         left = self.segment_size - self.sent % self.segment_size
         size_max = CATCH_UP_SIZE if end - self.sent > CATCH_UP_SIZE else self.frame_size
         size = min(left, end - self.sent, size_max)
-        if self.reports.is_reput:
+        is_reput = self.reports.is_reput
+        if is_reput or isinstance(self.socket, EncryptedSocket):
             file = self.file_of(self.sent)
             body = file.read(self.sent, size)
             if len(body) < size:
                 raise self.unreadable(file)
+            if is_reput:
+                checksum = crc32(body)
+                body = self.compressed(body)
+                self.header = CHECKED_FRAME_HEADER.pack(self.sent, size, len(body), checksum)
             self.body = memoryview(body)
-            self.header = CHECKED_FRAME_HEADER.pack(self.sent, size, crc32(body))
-        else:
+        if not is_reput:
             self.header = FRAME_HEADER.pack(self.sent, size)
-        self.body_left = size
+        self.frame_end = self.sent + size
+        self.body_left = len(self.body) or size
+
+    def compressed(self, body: bytes) -> bytes:
+        """Return a body compressed, or as it is if that was not agreed on or does not pay."""
+        if self.compress is None or len(body) < COMPRESSED_SIZE_MIN:
+            return body
+        smaller = self.compress(body)
+        return smaller if len(smaller) <= len(body) * COMPRESSED_SHARE_MAX else body
 
     def finish_frame(self) -> None:
         """Send what the frame under way still needs.
@@ -173,8 +280,12 @@ class HaConnection:
             self.written_at = time.monotonic()
         while self.body_left:
             count = self.send_body()
-            self.sent += count
             self.body_left -= count
+            if self.compress is None:
+                self.sent += count
+            elif not self.body_left:
+                # A part of a compressed body is none of the log.
+                self.sent = self.frame_end
             self.written_at = time.monotonic()
 
     def send_body(self) -> int:

@@ -6,11 +6,16 @@
 
 Big-endian. A frame begins and ends anywhere, also inside a record, but never spans two segments.
 
-Between reputs a follower first sends `HELLO`, a number that is no offset, and every frame has the CRC-32 of its body:
+Between reputs a follower begins with `HELLO`, a number that is no offset, and with a request in a frame of the remoting
+protocol, signed by its account if it has one:
 
-    master ──▶ follower   frame    offset 8, size 4, CRC-32 4, body
+    follower ──▶ master   HELLO 8, REPUT_FOLLOW {offset, compression}     then reports
+    master ──▶ follower   its answer {compression}, or a refusal          then frames
+    master ──▶ follower   frame    offset 8, size 4, sent size 4, CRC-32 4, body
+                                   sent size below size: the body is compressed; the CRC is that of the log's bytes
 
-It sends it only to a master that has called itself a reput, and RocketMQ's slaves never send it.
+It does so only to a master that has called itself a reput, and RocketMQ's slaves never do. A follower that encrypts
+begins with TLS's handshake: its first byte, 0x16, begins neither an offset of a log nor `HELLO`.
 
 Source: RocketMQ store, DefaultHAService, DefaultHAConnection and DefaultHAClient.
 """
@@ -23,22 +28,32 @@ from struct import Struct
 from isal.isal_zlib import crc32
 
 from reput.errors import BrokerError
+from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame
+from reput.replication.compression import Decompress
 
 __all__ = [
     "CHECKED_FRAME_HEADER",
+    "COMPRESSION",
     "FRAME_HEADER",
     "FRAME_SIZE_MAX",
     "HELLO",
+    "LENGTH_SIZE",
+    "OFFSET",
     "REPORT",
+    "REQUEST_SIZE_MAX",
     "HaFrameReader",
     "ReportReader",
 ]
 
 REPORT = Struct(">q")
 FRAME_HEADER = Struct(">qi")
-CHECKED_FRAME_HEADER = Struct(">qiI")
-# "reput", version 1; negative, so that it is no offset of a log.
-HELLO = -0x72657075_74000001
+CHECKED_FRAME_HEADER = Struct(">qiiI")
+# "reput", version 2; negative, so that it is no offset of a log.
+HELLO = -0x72657075_74000002
+# A request is a few fields and a signature.
+REQUEST_SIZE_MAX = 64 << 10
+LENGTH_SIZE = 4
+OFFSET, COMPRESSION = "offset", "compression"
 # RocketMQ's slaves have a buffer of 4 MiB, header included.
 FRAME_SIZE_MAX = (4 << 20) - FRAME_HEADER.size
 
@@ -51,14 +66,20 @@ class HaFrameReader:
         frame_count: frames with a body.
     """
 
-    def __init__(self, expected: int, segment_size: int, *, is_checked: bool = False) -> None:
-        """*is_checked*: frames carry the CRC of their body, and a body is given out only as a whole."""
+    def __init__(
+        self, expected: int, segment_size: int, *, is_checked: bool = False, decompress: Decompress | None = None
+    ) -> None:
+        """*is_checked*: frames carry the CRC of their body, and a body is given out only as a whole.
+
+        *decompress*: of the compression that both sides have agreed on; None: they have not.
+        """
         self.expected = expected
         self.segment_size = segment_size
         self.is_checked = is_checked
+        self.decompress = decompress
         self.header_size = (CHECKED_FRAME_HEADER if is_checked else FRAME_HEADER).size
         self.header = b""
-        self.crc = 0
+        self.crc = self.size = 0
         self.body = bytearray()
         self.body_left = 0
         self.frame_count = 0
@@ -96,12 +117,17 @@ class HaFrameReader:
             BrokerError: the frame does not continue the log.
         """
         if self.is_checked:
-            offset, size, self.crc = CHECKED_FRAME_HEADER.unpack(self.header)
+            offset, size, sent_size, self.crc = CHECKED_FRAME_HEADER.unpack(self.header)
         else:
             offset, size = FRAME_HEADER.unpack(self.header)
+            sent_size = size
         self.header = b""
         self.check(offset, size)
-        self.body_left = size
+        if sent_size != size and not (self.decompress is not None and 0 < sent_size < size):
+            raise BrokerError(
+                f"the master sent a frame of another size than it says: size={size} sent_size={sent_size}"
+            )
+        self.size, self.body_left = size, sent_size
         self.frame_count += size > 0
 
     def checked_body(self) -> bytes:
@@ -112,6 +138,9 @@ class HaFrameReader:
         """
         body = bytes(self.body)
         self.body.clear()
+        if len(body) < self.size:
+            assert self.decompress is not None
+            body = self.decompress(body, self.size)
         if crc32(body) != self.crc:
             raise BrokerError(f"a frame has changed on the way: offset={self.expected} size={len(body)}")
         self.expected += len(body)
@@ -140,22 +169,54 @@ class ReportReader:
 
     Attributes:
         is_reput: the follower has begun with `HELLO`.
+        request: what it has asked for then; None: that has not come whole yet.
     """
 
     def __init__(self) -> None:
         self.rest = b""
         self.is_first = True
         self.is_reput = False
+        self.request: RemotingCommand | None = None
 
     def feed(self, data: bytes) -> int | None:
-        """Return the last report of which *data* brings the end; None: none is whole yet."""
-        joined = self.rest + data
-        whole = len(joined) - len(joined) % REPORT.size
-        self.rest = joined[whole:]
+        """Return the last report of which *data* brings the end; None: none is whole yet.
+
+        Raises:
+            BrokerError: the request is none.
+        """
+        self.rest += data
+        if self.is_first:
+            if len(self.rest) < REPORT.size:
+                return None
+            self.is_first = False
+            self.is_reput = REPORT.unpack_from(self.rest)[0] == HELLO
+            if self.is_reput:
+                self.rest = self.rest[REPORT.size :]
+        if self.is_reput and self.request is None and not self.take_request():
+            return None
+        whole = len(self.rest) - len(self.rest) % REPORT.size
         if not whole:
             return None
-        if self.is_first:
-            self.is_first = False
-            self.is_reput = REPORT.unpack_from(joined)[0] == HELLO
-        last: int = REPORT.unpack_from(joined, whole - REPORT.size)[0]
-        return None if last == HELLO and self.is_reput else last
+        last: int = REPORT.unpack_from(self.rest, whole - REPORT.size)[0]
+        self.rest = self.rest[whole:]
+        return last
+
+    def take_request(self) -> bool:
+        """Take the request; return False while it is not whole.
+
+        Raises:
+            BrokerError: it is none.
+        """
+        if len(self.rest) < LENGTH_SIZE:
+            return False
+        end = LENGTH_SIZE + int.from_bytes(self.rest[:LENGTH_SIZE], "big")
+        if end > LENGTH_SIZE + REQUEST_SIZE_MAX:
+            raise BrokerError(f"a follower's request is too large: size={end} size_max={REQUEST_SIZE_MAX}")
+        if len(self.rest) < end:
+            return False
+        try:
+            self.request = decode_frame(self.rest[LENGTH_SIZE:end])
+        except FrameError as error:
+            raise BrokerError(f"a follower's request cannot be read: reason={error}") from None
+        self.rest = self.rest[end:]
+        return True

@@ -25,7 +25,7 @@ import msgspec
 
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreError
-from reput.replication.ha_connection import ConnectionEnds, HaConnection
+from reput.replication.ha_connection import ConnectionEnds, HaConnection, Protection
 
 __all__ = ["FollowerRow", "HaServer"]
 
@@ -52,6 +52,7 @@ class HaServer:
 
     Attributes:
         on_acknowledged: called by the thread each time that a follower has acknowledged more, or has gone.
+        protection: of the connections that come from now on.
     """
 
     def __init__(self, engine: StoreEngine, listener: socket.socket) -> None:
@@ -59,6 +60,7 @@ class HaServer:
         self.engine = engine
         self.listener = listener
         self.settings = engine.settings
+        self.protection = Protection()
         self.on_acknowledged: Callable[[], None] = lambda: None
         self.selector = selectors.EpollSelector()
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -186,7 +188,7 @@ class HaServer:
                 logger.warning("too many followers: followers_max=%d peer=%s", FOLLOWERS_MAX, address[0])
                 accepted.close()
                 continue
-            connection = HaConnection(self.engine, accepted, f"{address[0]}:{address[1]}")
+            connection = HaConnection(self.engine, accepted, f"{address[0]}:{address[1]}", self.protection)
             with self.guard:
                 self.connections[accepted.fileno()] = connection
             self.selector.register(accepted, selectors.EVENT_READ)

@@ -4,6 +4,7 @@
     201 groups ──▶ config/subscriptionGroup.json  replaced when its version differs
     43 offsets ──▶ config/consumerOffset.json     the master's replace ours; groups that only this store has stay
     45 delays  ──▶ config/delayOffset.json        replaced
+    402, 61, 60 ─▶ see `RocketmqState`            of a RocketMQ 5: replaced; reput keeps them for a later RocketMQ
 
 Offsets never point beyond the copied log: they are cut at the next queue offset here, and follow with the next round.
 
@@ -21,7 +22,8 @@ import msgspec
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.request_code import RequestCode
-from reput.replication.master_requests import MasterRequests
+from reput.replication.master_requests import MasterRequests, Refused
+from reput.replication.rocketmq_state import RocketmqState
 from reput.store.config.delay_offset_manager import DelayOffsetManager
 from reput.store.config.stored_fields import StoredFields
 from reput.store.config.versioned_table import VersionedTable
@@ -45,6 +47,7 @@ class MasterConfiguration(ServiceThread):
         super().__init__("reput-configuration", engine.writer.threads)
         self.engine = engine
         self.requests = requests
+        self.state = RocketmqState(engine.directory, engine.started)
         self.delays = DelayOffsetManager(engine.directory, engine.writer.files)
         # What the master has sent last, so that what it forgets is forgotten here.
         self.offset_keys: set[str] = set()
@@ -58,20 +61,22 @@ class MasterConfiguration(ServiceThread):
         return CATCH_UP_INTERVAL_S if waits else INTERVAL_S
 
     def do_round(self) -> None:
-        """Ask for all four. One that fails is asked for again in the next round, and complained about once."""
-        rounds: tuple[tuple[int, Callable[[dict[str, Any]], None]], ...] = (
-            (RequestCode.GET_ALL_TOPIC_CONFIG, self.take_topics),
-            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.take_groups),
-            (RequestCode.GET_ALL_CONSUMER_OFFSET, self.take_offsets),
-            (RequestCode.GET_ALL_DELAY_OFFSET, self.take_delays),
+        """Ask for all. One that fails is asked for again in the next round, and complained about once."""
+        rounds: tuple[tuple[int, Callable[[int], None]], ...] = (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, lambda code: self.take_topics(self.requests.json(code))),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda code: self.take_groups(self.requests.json(code))),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, lambda code: self.take_offsets(self.requests.json(code))),
+            (RequestCode.GET_ALL_DELAY_OFFSET, lambda code: self.take_delays(self.requests.json(code))),
+            (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.take_state),
+            (RequestCode.GET_TIMER_METRICS, self.take_state),
+            (RequestCode.GET_TIMER_CHECK_POINT, self.take_state),
         )
         for code, take in rounds:
             if self.stopping:
                 return
             try:
-                fields = self.requests.json(code)
                 with tell_store_error("the master's configuration cannot be written"):
-                    take(fields)
+                    take(code)
             except (ReputError, msgspec.ValidationError) as error:
                 if self.complaints.get(code) != str(error):
                     self.complaints[code] = str(error)
@@ -117,6 +122,14 @@ class MasterConfiguration(ServiceThread):
         with self.delays.lock:
             self.delays.read_fields(fields)
             self.delays.persist()
+
+    def take_state(self, code: int) -> None:
+        """Keep what reput itself does not use, if the master has it: RocketMQ 4 has none, and 5 may have no wheel."""
+        try:
+            body = self.requests.body(code)
+        except Refused:
+            return
+        self.state.take(code, body, self.engine.writer.files)
 
 
 def replaced(manager: VersionedTable[Any], fields: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import socket
 
 import msgspec
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, DamagedStore, FollowError
 from reput.remoting.remoting_client import parse_address
 from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
@@ -22,7 +23,7 @@ from reput.settings.java_properties import parse_properties
 from reput.store.config.config_json import parse_config
 from reput.store.service.wake import Wake
 
-__all__ = ["MasterDescription", "MasterRequests", "find_master"]
+__all__ = ["MasterDescription", "MasterRequests", "Refused", "find_master"]
 
 TIMEOUT_S = 3.0
 # RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
@@ -44,7 +45,7 @@ REFUSED_MODES = {
 class Refused(BrokerError):
     """The master has answered, with another code than success."""
 
-    advice = "If it demands accounts, let it answer this follower without: replication signs no requests."
+    advice = "If it demands accounts, set REPUT_ACCESS_KEY and REPUT_SECRET_KEY to an administrator's."
 
 
 class MasterDescription(msgspec.Struct, frozen=True):
@@ -72,8 +73,9 @@ class MasterDescription(msgspec.Struct, frozen=True):
 class MasterRequests:
     """Requests to one address, each on a connection of its own: they are rare."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.address = address
+        self.credentials = credentials
 
     def ask(self, code: int) -> RemotingCommand:
         """Return the answer to a request without fields, whatever its code.
@@ -83,8 +85,11 @@ class MasterRequests:
         """
         host, port = parse_address(self.address)
         try:
-            with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
-                connection.sendall(b"".join(encode_frame(RemotingCommand(code))))
+            with self.connected(host, port) as connection:
+                request = RemotingCommand(code)
+                if self.credentials.sign is not None:
+                    self.credentials.sign(request)
+                connection.sendall(b"".join(encode_frame(request)))
                 with connection.makefile("rb") as stream:
                     size = int.from_bytes(stream.read(4), "big")
                     if not 4 <= size <= ANSWER_SIZE_MAX:
@@ -96,6 +101,22 @@ class MasterRequests:
         except (OSError, FrameError) as error:
             reason = str(error) or type(error).__name__
             raise BrokerError(f"the master does not answer: address={self.address} reason={reason!r}") from None
+
+    def connected(self, host: str, port: int) -> socket.socket:
+        """Return a connection, encrypted if that was asked for.
+
+        Raises:
+            OSError: there is none.
+        """
+        connection = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        tls = self.credentials.tls
+        if tls is None:
+            return connection
+        try:
+            return tls.wrap_socket(connection, server_hostname=host)
+        except BaseException:
+            connection.close()
+            raise
 
     def body(self, code: int) -> bytes:
         """Return the body of a successful answer.
@@ -135,9 +156,11 @@ class MasterRequests:
         """
         answer = self.ask(RequestCode.GET_BROKER_CONFIG)
         if answer.code != ResponseCode.SUCCESS:
-            raise Refused(
+            # Not `Refused`: a master that is starting shows its settings.
+            raise BrokerError(
                 f"the master does not show its settings: address={self.address} response_code={answer.code} "
-                f"remark={answer.remark!r}"
+                f"remark={answer.remark!r}",
+                Refused.advice,
             )
         properties = {name: value for name, value, _ in parse_properties(answer.body_bytes)}
         for name, mode in REFUSED_MODES.items():
@@ -203,13 +226,13 @@ class MasterRequests:
             raise BrokerError(f"the master's history cannot be read: address={self.address} reason={error}") from None
 
 
-def find_master(name_server: str, broker_name: str) -> str:
+def find_master(name_server: str, broker_name: str, credentials: Credentials = NO_CREDENTIALS) -> str:
     """Return the address of the master of a broker that a name server knows.
 
     Raises:
         BrokerError: the name server does not answer, or knows no such master.
     """
-    table = MasterRequests(name_server).json(RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable")
+    table = MasterRequests(name_server, credentials).json(RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable")
     brokers = table if isinstance(table, dict) else {}
     found = brokers.get(broker_name, {})
     addresses = found.get("brokerAddrs", {}) if isinstance(found, dict) else {}

@@ -12,9 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError
 from reput.remoting.remoting_client import parse_address
-from reput.replication.ha_protocol import HELLO, REPORT, HaFrameReader
+from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
+from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
+from reput.replication.compression import NO_COMPRESSION, ZSTD, Decompress, decompressor
+from reput.replication.encrypted_socket import EncryptedSocket
+from reput.replication.ha_protocol import (
+    COMPRESSION,
+    HELLO,
+    LENGTH_SIZE,
+    OFFSET,
+    REPORT,
+    REQUEST_SIZE_MAX,
+    HaFrameReader,
+)
 
 __all__ = ["MasterStream"]
 
@@ -24,35 +38,65 @@ SOCKET_BUFFER_SIZE = 4 << 20
 # RocketMQ's times: it drops a follower that says nothing for 20 s, and a follower drops a silent master.
 REPORT_INTERVAL_S = 4.0
 SILENCE_MAX_S = 20.0
+ACCOUNT_ADVICE = "Set REPUT_ACCESS_KEY and REPUT_SECRET_KEY to an administrator's account of the master, and REPUT_TLS."
 
 
 class MasterStream:
     """Asks for the log from *begin* on. Use it in a ``with`` block."""
 
-    def __init__(self, address: str, begin: int, segment_size: int, *, is_reput: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        begin: int,
+        segment_size: int,
+        *,
+        is_reput: bool = False,
+        credentials: Credentials = NO_CREDENTIALS,
+        compression: str = NO_COMPRESSION,
+    ) -> None:
         """Connect and send the first report, alone, as a master takes the last of those that come together.
 
         Args:
             begin: commit-log offset of the first byte wanted; not 0, by which RocketMQ means its last segment.
             is_reput: the master has called itself a reput, so its frames shall carry CRCs.
+            compression: asked for, of a reput.
 
         Raises:
-            BrokerError: the master cannot be reached.
+            BrokerError: the master cannot be reached, or refuses.
+            ConfigError: the library for the compression is missing.
         """
         self.address = address
-        self.frames = HaFrameReader(begin, segment_size, is_checked=is_reput)
+        self.credentials = credentials
         self.sending = threading.Lock()
         self.reported = begin
         # The rest of a report that the socket has not taken yet.
         self.unsent = b""
         host, port = parse_address(address)
         try:
-            self.socket = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_SIZE)
-            self.socket.sendall((REPORT.pack(HELLO) if is_reput else b"") + REPORT.pack(begin))
+            plain = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
         except OSError as error:
             raise BrokerError(f"the master cannot be reached: ha_address={address} reason={error}") from None
+        self.socket: socket.socket | EncryptedSocket = plain
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_SIZE)
+            # RocketMQ's HA port knows no TLS.
+            if is_reput and credentials.tls is not None:
+                self.socket = EncryptedSocket(plain, credentials.tls, host)
+                self.socket.settimeout(CONNECT_TIMEOUT_S)
+            decompress = None
+            if is_reput:
+                decompress = self.introduce(begin, compression)
+            else:
+                self.socket.send(REPORT.pack(begin))
+        except OSError as error:
+            self.socket.close()
+            reason = str(error) or type(error).__name__
+            raise BrokerError(f"the master cannot be reached: ha_address={address} reason={reason}") from None
+        except BaseException:
+            self.socket.close()
+            raise
+        self.frames = HaFrameReader(begin, segment_size, is_checked=is_reput, decompress=decompress)
         self.reported_at = self.received_at = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -60,6 +104,54 @@ class MasterStream:
 
     def __exit__(self, *error: object) -> None:
         self.socket.close()
+
+    def introduce(self, begin: int, compression: str) -> Decompress | None:
+        """Ask a reput for its log; return what its frames are decompressed with, None if they are not compressed.
+
+        Raises:
+            BrokerError: it refuses.
+            ConfigError: the library for the compression is missing.
+        """
+        decompress = decompressor() if compression == ZSTD else None
+        request = RemotingCommand(RequestCode.REPUT_FOLLOW, {OFFSET: str(begin), COMPRESSION: compression})
+        if self.credentials.sign is not None:
+            self.credentials.sign(request)
+        # The socket of a new connection takes it whole.
+        self.socket.send(REPORT.pack(HELLO) + b"".join(encode_frame(request)))
+        size = int.from_bytes(self.received(LENGTH_SIZE), "big")
+        if size > REQUEST_SIZE_MAX:
+            raise BrokerError(f"the master's answer is too large: ha_address={self.address} size={size}")
+        try:
+            answer = decode_frame(self.received(size))
+        except FrameError as error:
+            raise BrokerError(f"the master's answer is none: ha_address={self.address} reason={error}") from None
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(
+                f"the master refuses this follower: ha_address={self.address} response_code={answer.code} "
+                f"remark={answer.remark!r}",
+                ACCOUNT_ADVICE,
+            )
+        return decompress if answer.ext_fields.get(COMPRESSION) == ZSTD else None
+
+    def received(self, size: int) -> bytes:
+        """Return exactly *size* bytes.
+
+        Raises:
+            BrokerError: the master ends the connection.
+            OSError: the connection is lost.
+        """
+        data = b""
+        while len(data) < size:
+            # Not one byte more: frames follow.
+            buffer = bytearray(size - len(data))
+            count = self.socket.recv_into(buffer)
+            if not count:
+                raise BrokerError(
+                    f"the master ended the connection: ha_address={self.address}",
+                    "The log of the master's broker says why: whether it demands TLS, for example.",
+                )
+            data += buffer[:count]
+        return data
 
     def report(self, end: int) -> None:
         """Tell the master that everything below *end* is safe here. Any thread may call; a failed one is found by the

@@ -120,6 +120,7 @@ class SettingKeywords(TypedDict, total=False):
     broker_quotas: str
     broker_hooks: str
     index_tags: bool
+    ha_compression: str
     ring_size: int
     dispatcher_count_max: int
     dispatcher_flush_interval: int

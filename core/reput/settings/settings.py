@@ -176,6 +176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # reput's own: the dispatchers.
     index_tags: bool = False  # index messages by tags, too, as RocketMQ does from 5.4.0 on
+    ha_compression: Literal["none", "zstd"] = "none"  # of what a reput sends to this follower
     dispatchers: tuple[str, ...] = ("consume_queue", "index")
     dispatcher_options: dict[str, dict[str, object]] = {}
     dispatcher_plugins: dict[str, str] = {}  # of dispatchers whose name differs from their plugin's

@@ -22,7 +22,16 @@ from command_line import REPUT
 from delivering import wait_until
 from interop.java_program import java_command
 
-__all__ = ["GET_BROKER_CLUSTER_INFO", "Launched", "NameServer", "RealBroker", "ReputBroker", "ask", "free_port"]
+__all__ = [
+    "GET_BROKER_CLUSTER_INFO",
+    "SETTINGS",
+    "Launched",
+    "NameServer",
+    "RealBroker",
+    "ReputBroker",
+    "ask",
+    "free_port",
+]
 
 STOP_SECONDS_MAX = 60.0
 BROKER_HEAP = "-Xmx256m"

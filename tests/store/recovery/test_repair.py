@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from reput.errors import ConfigError, DamagedStore, NotAStore, StoreLocked
+from reput.store.disk.files import Files, WrittenFile
 from reput.store.record.message import Message
 from reput.store.recovery.damage_list import DamagedRange, read_damage
 from reput.store.recovery.repair import accept, cut, plan_accept, plan_cut
@@ -44,6 +45,31 @@ def test_a_damaged_store_is_cut_before_its_damage(damaged):
     assert (result.commit_log_offset, result.queue_offset) == (cut_at, results[number].queue_offset)
     opened.close(views_complete=True)
     assert len(records(store)) == number + 1
+
+
+def test_what_a_cut_leaves_is_on_disk_before_the_cut_says_so(damaged):
+    """A killed writer may have left it in the system's pages: a power cut would otherwise make a hole in the log."""
+    store, results, number = damaged
+    cut_at = results[number].commit_log_offset
+    calls = []
+
+    class Opened(WrittenFile):
+        def force(self):
+            calls.append(self.path.parent.name)
+            super().force()
+
+    class Noted(Files):
+        def open(self, path):
+            opened = Opened(path)
+            opened.path = path
+            return opened
+
+        def replace(self, path, data):
+            calls.append(path.name)
+            super().replace(path, data)
+
+    cut(store, cut_at, files=Noted())
+    assert calls[: cut_at // SEGMENT_SIZE + 2] == ["commitlog"] * (cut_at // SEGMENT_SIZE + 1) + ["epochs"]
 
 
 def test_every_byte_that_is_cut_is_kept(damaged):

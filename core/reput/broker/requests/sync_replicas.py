@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from bisect import bisect_right, insort
 from collections.abc import Callable
+
+import msgspec
 
 from reput.replication.ha_server import HaServer
 from reput.settings import Settings
@@ -25,6 +27,19 @@ __all__ = ["SyncReplicas"]
 
 # A late timer must not answer before its time.
 TIMER_SLACK_S = 0.001
+
+
+class WaitingPut(msgspec.Struct, frozen=True):
+    """A message that waits for followers: where it ends, until when it waits, and what to call then."""
+
+    end: int
+    deadline: float
+    done: Callable[[PutMessageStatus], None]
+
+
+def end_of(put: WaitingPut) -> int:
+    """Return where a message ends."""
+    return put.end
 
 
 class SyncReplicas:
@@ -37,8 +52,8 @@ class SyncReplicas:
         # The master itself is one of them. SYNC_MASTER means at least one more.
         self.needed = max(settings.in_sync_replicas, 2) - 1
         self.timeout = settings.slave_timeout / 1000
-        # (commit-log offset, deadline, what to call), in the order of arrival, which is nearly that of the log.
-        self.waiting: deque[tuple[int, float, Callable[[PutMessageStatus], None]]] = deque()
+        # In the order of the log. Threads bring messages in another order, so a message may arrive behind later ones.
+        self.waiting: list[WaitingPut] = []
         self.timer: asyncio.TimerHandle | None = None
         self.is_told = False
         if ha_server is not None:
@@ -53,7 +68,7 @@ class SyncReplicas:
         if server.acknowledged_by(end) >= self.needed:
             done(PutMessageStatus.PUT_OK)
             return
-        self.waiting.append((end, self.loop.time() + self.timeout, done))
+        insort(self.waiting, WaitingPut(end, self.loop.time() + self.timeout, done), key=end_of)
         if self.timer is None:
             self.timer = self.loop.call_later(self.timeout + TIMER_SLACK_S, self.expire)
         # What came after the look above, and before the message waited, was told to nobody.
@@ -84,17 +99,24 @@ class SyncReplicas:
         server = self.ha_server
         assert server is not None
         arrived = server.acknowledged_by_count(self.needed)
-        while self.waiting and self.waiting[0][0] <= arrived:
-            self.waiting.popleft()[2](PutMessageStatus.PUT_OK)
+        count = bisect_right(self.waiting, arrived, key=end_of)
+        settled = self.waiting[:count]
+        del self.waiting[:count]
+        for put in settled:
+            put.done(PutMessageStatus.PUT_OK)
 
     def expire(self) -> None:
         """Answer those that have waited long enough."""
         self.timer = None
         now = self.loop.time()
-        while self.waiting and self.waiting[0][1] <= now:
-            self.waiting.popleft()[2](PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
-        if self.waiting:
-            self.timer = self.loop.call_later(self.waiting[0][1] - now + TIMER_SLACK_S, self.expire)
+        expired = [put for put in self.waiting if put.deadline <= now]
+        if expired:
+            self.waiting = [put for put in self.waiting if put.deadline > now]
+        for put in expired:
+            put.done(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+        if self.waiting and self.timer is None:
+            wait = min(put.deadline for put in self.waiting) - now
+            self.timer = self.loop.call_later(wait + TIMER_SLACK_S, self.expire)
 
     async def settled(self) -> None:
         """Return once nobody waits any more."""

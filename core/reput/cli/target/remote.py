@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -43,10 +42,6 @@ BROKER_COLUMNS = (
     "error",
 )
 
-PREFIX = "REPUT_"
-# The arguments of `reput.connect` as variables of the environment.
-CREDENTIALS = ("REPUT_TLS", "REPUT_ACCESS_KEY", "REPUT_SECRET_KEY")
-
 
 def is_address(target: Path) -> bool:
     """Return whether a TARGET is a name server's ``HOST:PORT``, or a broker's ``unix:PATH``, and no directory."""
@@ -61,14 +56,14 @@ def connected(target: Path, config: Path | None, assignments: list[str] | None) 
     Raises:
         typer.BadParameter: settings are given, which belong to a store.
     """
+    from reput.access.credentials import account_of_environment
     from reput.client.client import connect
 
     if config is not None or assignments:
         raise typer.BadParameter(
             f"--config and --set are for a store, brokers have their own settings: TARGET={target}"
         )
-    # Not options: the command lines of processes can be read by every user of the machine.
-    account = {name.removeprefix(PREFIX).lower(): os.environ.get(name) or None for name in CREDENTIALS}
+    account: dict[str, Any] = account_of_environment()
     with connect(str(target), timeout=PUT_TIMEOUT_S, **account) as client:
         yield client
 

@@ -151,7 +151,7 @@ def serve(
         ha_port = settings.ha_listen_port
     else:
         ha_port = port + HA_PORT_DISTANCE if port_is_fixed else 0
-    ha_listener = bound_ha(ha_listen, host, ha_port, trusted)
+    ha_listener = bound_ha(ha_listen, host, ha_port, insecure)
     ha = None
     if ha_listener is not None:
         listeners.append(ha_listener)
@@ -184,6 +184,7 @@ def serve(
         name_server=names,
         name_servers=servers,
         ha=ha,
+        ha_allows_unsigned=trusted,
         follow=follow,
         follow_name_server=follow_name_server,
         follow_broker=follow_broker,
@@ -309,13 +310,13 @@ def bound(
 def bound_ha(ha_listen: str | None, host: str, port: int, trusted: bool) -> socket.socket | None:
     """Return the bound socket of the HA port, None if there is none.
 
-    Accounts do not protect it: it hands out the whole log to whom it listens to. So beyond this machine it is opened
-    only where that was asked for.
+    It hands out the whole log. So beyond this machine it is opened only where accounts protect it, or where that was
+    asked for.
 
     Args:
         ha_listen: the option; None: it was not given.
         host, port: where it listens by default; 0: any free port.
-        trusted: the person has declared the network trusted.
+        trusted: followers need accounts, or the person has declared the network trusted.
 
     Raises:
         ConfigError, BrokerError: as of `bound`.

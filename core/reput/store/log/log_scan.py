@@ -175,6 +175,15 @@ class LogScan:
         """
         return self.reader.pread(self.segments.holding(commit_log_offset), commit_log_offset, size)
 
+    def requests_of(self, data: bytes, columns: RecordColumns, commit_log_offset: int) -> DispatchColumns:
+        """As `requests`, by the kernel if all records are plain; *data* are their bytes, which were checked."""
+        if self.kernel is not None:
+            found = self.kernel.log_rows(data, commit_log_offset, False, self.needs_properties)
+            if found is not None and found[3] == len(data):
+                queues, rows, texts, _, _ = found
+                return DispatchColumns(queues, rows, texts)
+        return self.requests(columns)
+
     def requests(self, columns: RecordColumns) -> DispatchColumns:
         """Return what dispatchers get of *columns*."""
         count = len(columns)

@@ -16,6 +16,7 @@ import numpy as np
 from reput.errors import ConfigError
 from reput.store.disk.files import Clock, Files
 from reput.store.disk.sealed_file import seal
+from reput.store.log.force_log import force_log
 from reput.store.log.segments import Segments
 from reput.store.record.record_columns import RecordColumns
 from reput.store.recovery.cut_log import cut_behind
@@ -180,6 +181,8 @@ def cut(
         files.make_directory(own)
         # First the epoch: whatever of the cut is done, no view keeps what was behind it.
         segments = Segments(store_directory / "commitlog")
+        # What a killed writer did not force lies in the system's pages only, and the mark says that it is on disk.
+        force_log(files, segments, segments.offset_min, cut_at)
         epochs = read_epochs(store_directory, read_store_id(store_directory)).begin(cut_at, clock.now_ms())
         # The mark lets the next opening see that the log is the same up to the cut, whatever else retention took.
         epochs = epochs.with_mark(make_mark(segments, cut_at), clean=False)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.errors import ConfigError, DamagedStore, NotAStore, StoreError
+from reput.errors import ConfigError, DamagedStore, NotAStore
 from reput.kernel import kernel_version
 from reput.settings import Settings, require_recorded
 from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
@@ -30,6 +30,7 @@ from reput.store.disk.files import Clock, Files
 from reput.store.disk.sealed_file import seal
 from reput.store.disk.shortages import tell_store_error
 from reput.store.log.commit_log import CommitLog
+from reput.store.log.force_log import force_log
 from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.log.pooled_commit_log import PooledCommitLog
 from reput.store.log.segments import Segments
@@ -62,7 +63,7 @@ from reput.store.state.topic_deletions import TopicDeletions
 if TYPE_CHECKING:
     from reput.store.recovery.queue_spans import QueueSpan
 
-__all__ = ["StoreFiles", "force_recovered"]
+__all__ = ["StoreFiles"]
 
 logger = logging.getLogger("reput.store")
 
@@ -241,7 +242,7 @@ class StoreFiles:
         self.topic_deletions.move_before(recovered.common_end, self.files)
         if recovered.recreated_queues != read_recreated_queues(self.directory):
             self.files.replace(self.own / RECREATED_QUEUES, seal_recreated_queues(recovered.recreated_queues))
-        force_recovered(self.files, segments, recovered.known_durable, recovered.end)
+        force_log(self.files, segments, recovered.known_durable, recovered.end)
         self.closed_at = recovered.epochs.clean_end
         # From here on the log is known to be on disk as it is now.
         self.epochs = recovered.epochs.with_mark(make_mark(segments, recovered.end), clean=False)
@@ -336,26 +337,3 @@ class StoreFiles:
         """Mark the store as cleanly closed: RocketMQ then trusts its views."""
         self.files.remove(self.directory / "abort")
         self.files.force_directory(self.directory)
-
-
-def force_recovered(files: Files, segments: Segments, begin: int, end: int) -> None:
-    """Force [begin, end) of the log, which a killed writer appended but did not force; from now on it counts as
-    durable.
-
-    Raises:
-        StoreError: the disk refuses.
-    """
-    path = segments.directory
-    try:
-        for segment in segments.list:
-            path = segment.path
-            if segment.begin < end and segment.end > begin:
-                file = files.open(path)
-                try:
-                    file.force()
-                finally:
-                    file.close()
-        # A writer that was killed between making a segment and forcing its name leaves that to us.
-        files.force_directory(segments.directory)
-    except OSError as error:
-        raise StoreError(f"the log could not be forced to disk: path={path} error={error.strerror}") from error

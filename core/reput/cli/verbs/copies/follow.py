@@ -72,6 +72,7 @@ def follow(
     it takes no messages. A row is printed whenever the state of the connection changes. A log that parts from the
     master's ends the command: nothing is ever stitched.
     """
+    from reput.access.credentials import credentials_of_environment
     from reput.cli.terminal.interrupts import Interrupts
     from reput.replication.copy_preparation import MasterAddress
     from reput.replication.following import open_copy, parse_beginning
@@ -79,7 +80,7 @@ def follow(
     refuse_address(store)
     printer = Printer(output_format, text_of)
     with Interrupts() as interrupts:
-        address = MasterAddress(master, name_server, broker)
+        address = MasterAddress(master, name_server, broker, credentials_of_environment())
         prepared, engine = open_copy(
             store, address, parse_beginning(begin), discard=discard, config=config, assignments=assignments or ()
         )

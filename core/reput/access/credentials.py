@@ -16,7 +16,12 @@ from reput.errors import ConfigError
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.tls import client_context
 
-__all__ = ["NO_CREDENTIALS", "Credentials", "credentials"]
+__all__ = ["NO_CREDENTIALS", "Credentials", "account_of_environment", "credentials", "credentials_of_environment"]
+
+PREFIX = "REPUT_"
+# The arguments of `reput.connect` as variables of the environment. Not options: the command lines of processes can be
+# read by every user of the machine.
+VARIABLES = ("REPUT_TLS", "REPUT_ACCESS_KEY", "REPUT_SECRET_KEY")
 
 
 class Credentials(NamedTuple):
@@ -60,3 +65,17 @@ def credentials(
         command.ext_fields = signed_fields(command.ext_fields, command.body_bytes, account, key)
 
     return Credentials(tls, sign)
+
+
+def account_of_environment() -> dict[str, str | None]:
+    """Return the arguments *tls*, *access_key* and *secret_key* that the environment names."""
+    return {name.removeprefix(PREFIX).lower(): os.environ.get(name) or None for name in VARIABLES}
+
+
+def credentials_of_environment() -> Credentials:
+    """Return the credentials that the environment names.
+
+    Raises:
+        ConfigError: as of `credentials`.
+    """
+    return credentials(**account_of_environment())
