@@ -5,6 +5,7 @@ Every handler is a plain function: Starlette runs it on a thread, so that a read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import quote
@@ -243,9 +244,8 @@ class Pages:
         if request.method == "GET":
             return self.console.page(request, "login.html", "Log in", failed="", csrf=session.csrf)
         name = form.get("name", "")
-        if not accounts.may_try(peer):
-            failed = "too many attempts: wait a minute"
-        elif accounts.accepts(name, form.get("password", "")):
+        attempt = accounts.attempt(name, form.get("password", ""), peer)
+        if attempt.accepted:
             guard.end(request.cookies)
             token, _ = guard.begin(name)
             self.console.audit.add_login(name, peer, "done")
@@ -253,12 +253,12 @@ class Pages:
             response = RedirectResponse(to if to.startswith("/") and to[1:2] not in ("/", "\\") else "/", 303)
             response.headers.append("set-cookie", guard.cookie(token))
             return response
-        else:
-            accounts.failed(peer)
-            failed = "name or password is wrong"
+        failed, status = "name or password is wrong", 403
+        if attempt.wait_s:
+            failed, status = f"too many attempts: try again in {math.ceil(attempt.wait_s)} s", 429
         # Not the name: it may be a password in the wrong field.
         self.console.audit.add_login("-", peer, f"refused: {failed}")
-        return self.console.page(request, "login.html", "Log in", 403, failed=failed, csrf=session.csrf)
+        return self.console.page(request, "login.html", "Log in", status, failed=failed, csrf=session.csrf)
 
     def logout(self, request: Request) -> Response:
         """End the session."""
