@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from reput.console.accounts import Accounts
 from reput.console.audit_log import AuditLog
+from reput.console.broker_pages import BrokerPages
 from reput.console.console_context import FOLDER, ConsoleContext
 from reput.console.console_target import ConsoleStore, ConsoleTarget
 from reput.console.guard import Guard, refuse
@@ -53,6 +54,7 @@ class Console(ConsoleContext):
         self.shown = ShownSeries()
         routes = [
             *Pages(self).routes(),
+            *BrokerPages(self).routes(),
             *(StorePages(self, target).routes() if isinstance(target, ConsoleStore) else ()),
             Route("/events", self.events),
             Route("/metrics", self.metrics),
