@@ -17,6 +17,7 @@ import reput
 from command_line import REPUT, run_reput
 from consoles import TOKEN, Browser, browser_of, store_browser
 from delivering import LIMIT_S, wait_until
+from process_tree import descendants
 from reput.cli.target.console_target import shown_target
 from reput.console.body_search import search_bodies
 from reput.errors import ConfigError, RequestRefused
@@ -297,16 +298,8 @@ def test_a_broker_has_a_console_beside_it_that_may_die(tmp_path):
 
 
 def children(parent: int, part: str) -> list[int]:
-    """Return the children of a process whose command line has *part*."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            own = int(path.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-            if own == parent and part in path.joinpath("cmdline").read_text():
-                found.append(int(path.name))
-        except (OSError, ValueError):
-            continue
-    return found
+    """Return the processes below a process whose command line has *part*."""
+    return [pid for pid, command in descendants(parent).items() if part in command]
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -168,18 +169,20 @@ class Traces:
             try:
                 progress = store.progress(VIEW) or 0
             except ReputError as error:
-                self.end_spans(lambda waiting: True, str(error))
+                self.end_spans(sys.maxsize, 0.0, str(error))
                 continue
-            now = time.monotonic()
             # Puts of several threads wait nearly in the order of the log; one that is done waits for those before it.
-            self.end_spans(lambda waiting, end=progress: waiting.end <= end, None)
-            self.end_spans(lambda waiting, now=now: now - waiting.begun_at > DISPATCH_S, f"{VIEW} is not there in time")
+            self.end_spans(progress, 0.0, None)
+            self.end_spans(-1, time.monotonic() - DISPATCH_S, f"{VIEW} is not there in time")
 
-    def end_spans(self, is_due: Callable[[WaitingSpan], bool], problem: str | None) -> None:
-        """End the spans of those that have waited longest."""
+    def end_spans(self, progress: int, begun_before: float, problem: str | None) -> None:
+        """End the spans that have waited longest: those up to *progress*, or begun before a time."""
         while True:
             with self.condition:
-                if not self.waiting or not is_due(self.waiting[0]):
+                if not self.waiting:
+                    return
+                first = self.waiting[0]
+                if first.end > progress and first.begun_at > begun_before:
                     return
                 due = self.waiting.popleft()
             end_span(due.span, problem)
