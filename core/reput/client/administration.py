@@ -32,7 +32,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 
-__all__ = ["BrokerReplication", "BrokerRow", "ClusterAdministration", "ConsumerConnection", "FollowerRow"]
+__all__ = ["BrokerReplication", "BrokerRow", "ClusterAdministration", "ConsumerConnection", "ReplicaRow"]
 
 MASTER = "0"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
@@ -117,7 +117,7 @@ class BrokerRow(msgspec.Struct, frozen=True):
     error: str | None
 
 
-class FollowerRow(msgspec.Struct, frozen=True):
+class ReplicaRow(msgspec.Struct, frozen=True):
     """One follower of a master.
 
     Attributes:
@@ -135,7 +135,7 @@ class KnownReplication(msgspec.Struct):
     """The body of GET_BROKER_HA_STATUS."""
 
     end: int = msgspec.field(name="masterCommitLogMaxOffset", default=0)
-    followers: list[FollowerRow] = msgspec.field(name="haConnectionInfo", default_factory=list)
+    followers: list[ReplicaRow] = msgspec.field(name="haConnectionInfo", default_factory=list)
 
 
 class BrokerReplication(msgspec.Struct, frozen=True):
@@ -148,7 +148,7 @@ class BrokerReplication(msgspec.Struct, frozen=True):
     broker_name: str
     address: str
     end: int | None
-    followers: list[FollowerRow]
+    followers: list[ReplicaRow]
     error: str | None
 
 
