@@ -70,7 +70,7 @@ def export_log(store: str, lake: str, lake_format: str, batch_bytes: int, mergin
             maintenance.run(lambda: None)
 
 
-def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int, begun: Any) -> None:
+def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int, lake_format: str, begun: Any) -> None:
     """Bring typed tables up to the log's end, in batches, and merge their files after each."""
     begun.set()
     with without_spark():
@@ -78,7 +78,8 @@ def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int
         end = log.find_durable_end()
         at = 0
         while at < end:
-            at = export_job.export(store, lake, tables=tables, until=log.next_record(at + batch_bytes, end)).until
+            until = log.next_record(at + batch_bytes, end)
+            at = export_job.export(store, lake, tables=tables, until=until, lake_format=lake_format).until
 
 
 def merge(lake: str, begun: Any) -> None:

@@ -13,11 +13,16 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-__all__ = ["forget_marks", "iceberg_files", "iceberg_table", "lake_rows", "offsets_by_reader", "offsets_in"]
+__all__ = ["forget_marks", "iceberg_files", "iceberg_table", "lake_rows", "offsets_by_reader", "offsets_in", "rows_in"]
 
 
 def lake_rows(lake: Path) -> pa.Table:
     """Return the rows that a reader of Delta or Iceberg tables finds, in log order."""
+    return rows_in(lake).sort_by("commitLogOffset")
+
+
+def rows_in(lake: Path) -> pa.Table:
+    """Return the rows in any order."""
     from deltalake import DeltaTable
 
     table: pa.Table
@@ -26,7 +31,7 @@ def lake_rows(lake: Path) -> pa.Table:
             table = iceberg.scan().to_arrow()
     else:
         table = DeltaTable(lake).to_pyarrow_table()
-    return table.sort_by("commitLogOffset")
+    return table
 
 
 def is_iceberg(lake: Path) -> bool:

@@ -147,6 +147,23 @@ def test_a_restart_goes_on_where_the_table_ends(spark: Any, log: WrittenLog):
     again.dispatcher.close()
 
 
+def test_an_iceberg_lake_goes_on_where_its_table_ends(spark: Any, log: WrittenLog):
+    """As a Delta lake does, also after a cut of the log."""
+    pytest.importorskip("pyiceberg")
+    host = Host(log, lake_format="iceberg")
+    host.start()
+    host.dispatch()
+    host.dispatcher.close()
+    append(log, 9)
+    again = Host(log, lake_format="iceberg")
+    assert again.start() == again.cursor(log.offsets[40], 0)
+    again.dispatch()
+    assert offsets_in(again.lake) == log.offsets
+    again.dispatcher.truncate(again.cursor(log.offsets[45]))
+    assert offsets_in(again.lake) == log.offsets[:45]
+    again.dispatcher.close()
+
+
 def test_a_blank_alone_moves_the_table_on(spark: Any, tmp_path: Path):
     """A range without records also counts as done."""
     log = WrittenLog(tmp_path / "store")
@@ -262,13 +279,16 @@ def exporter(store: Any) -> Any:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path):
+@pytest.mark.parametrize("lake_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path, lake_format: str):
     """``kill -9`` of the JVM, workers, the committer and the dispatcher: 0 missing, 0 duplicate, 0 unreadable."""
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[lake_format])
     times = random.Random(6)
     configuration = tmp_path / "reput.toml"
     configuration.write_text(
         '[dispatchers]\nenabled = ["consume_queue", "spark_export"]\n'
         f'[dispatchers.spark_export]\nlake = "{tmp_path / "lake"}"\ninterval_ms = 100\n'
+        f'lake_format = "{lake_format}"\n'
         '[spark]\nmaster = "local[2]"\n'
     )
     with reput.open(

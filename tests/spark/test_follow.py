@@ -23,12 +23,15 @@ def append(log: WrittenLog, count: int) -> None:
     log.save()
 
 
-def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path):
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path, lake_format: str):
     """Each transaction is reported with its lag; stopping and starting again neither loses nor repeats records."""
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[lake_format])
     log, lake = WrittenLog(tmp_path / "store"), tmp_path / "lake"
     append(log, 40)
     seen: list[tuple[int, int]] = []
-    with closing(follow(log.store, lake, interval_ms=50, on_progress=lambda *done: seen.append(done))) as rows:
+    options: dict[str, Any] = {"interval_ms": 50, "lake_format": lake_format}
+    with closing(follow(log.store, lake, on_progress=lambda *done: seen.append(done), **options)) as rows:
         first = next(rows)
         assert (first.begin, first.until, first.records) == (0, log.end, 40)
         assert (first.lag_bytes, first.lag_messages, first.lag_seconds) == (0, 0, 0.0)
@@ -38,7 +41,7 @@ def test_the_lake_grows_with_the_log(spark: Any, tmp_path: Path):
         assert offsets_in(lake) == log.offsets
     assert seen[-1][1] >= first.until
     append(log, 5)
-    with closing(follow(log.store, lake, interval_ms=50)) as rows:
+    with closing(follow(log.store, lake, **options)) as rows:
         assert next(rows).records == 5
     assert offsets_in(lake) == log.offsets
 

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export.lakes.opening import open_table
 from spark.exporting import export_log, export_typed, lake_of, merge
-from spark.lakes import offsets_by_reader, offsets_in
+from spark.lakes import offsets_by_reader, offsets_in, rows_in
 from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.processes
@@ -101,7 +101,10 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
     assert (report.lake.watermarks.rows, report.lake.watermarks.until) == (len(log.offsets), log.end)
 
 
-def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_path: Path):
+@pytest.mark.parametrize("lake_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeats_nothing(
+    tmp_path: Path, lake_format: str
+):
     """Each message is once in its table or in its dead letters, of which one message in ten is."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     for number in range(600):
@@ -113,15 +116,16 @@ def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeat
     }
     store, lake = str(log.store), tmp_path / "lake"
     times = random.Random(6)
-    for _ in range(3):
-        with running(export_typed, store, str(lake), tables, 8192):
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[lake_format])
+    for _ in range(3 if lake_format == "delta" else 10):
+        with running(export_typed, store, str(lake), tables, 8192, lake_format):
             time.sleep(times.uniform(0, 0.5))
-    with running(export_typed, store, str(lake), tables, 32768) as last:
+    with running(export_typed, store, str(lake), tables, 32768, lake_format) as last:
         last.join(SECONDS_MAX)
         assert last.exitcode == 0
     for remainder, topic in enumerate(("orders", "others")):
         mine = range(remainder, 600, 2)
-        rows = DeltaTable(lake / topic).to_pyarrow_table()
+        rows = rows_in(lake / topic)
         found = sorted(
             zip((row["commitLogOffset"] for row in rows["_log"].to_pylist()), rows["id"].to_pylist(), strict=True)
         )
@@ -146,9 +150,9 @@ def test_an_exporter_of_a_keyed_table_that_is_killed_at_any_time_has_the_newest_
     keyed = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
     store, lake = str(log.store), tmp_path / "lake"
     for _ in range(3):
-        with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 8192):
+        with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 8192, "delta"):
             time.sleep(times.uniform(0, 0.7))
-    with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 32768) as last:
+    with running(export_typed, store, str(lake), {"tables": {"orders": keyed}}, 32768, "delta") as last:
         last.join(SECONDS_MAX)
         assert last.exitcode == 0
     rows = DeltaTable(lake / "orders").to_pyarrow_table()

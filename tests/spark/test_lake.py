@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import threading
@@ -24,6 +25,7 @@ from reput.errors import ConfigError, DispatcherError, StoreError
 from reput.store.state.epochs import Epochs, read_epochs
 from reput.table import LogTable, RowFormat, TableOptions
 from reput_hooks import Cursor
+from reput_plugins.spark_export import parquet_files
 from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sources import lake_sources, row_name
@@ -36,7 +38,7 @@ from reput_plugins.spark_export.maintenance import (
     days_to_merge,
     merged_size,
 )
-from reput_plugins.spark_export.parquet_files import folder_name, lake_schema, write_range
+from reput_plugins.spark_export.parquet_files import PartitionFile, folder_name, lake_schema, write_range
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
@@ -66,10 +68,10 @@ class Export:
         if begun:
             self.lake.create(schema, None)
 
-    def write(self, begin: int, until: int) -> list[ParquetFile]:
+    def write(self, begin: int, until: int, options: TableOptions = OPTIONS) -> list[ParquetFile]:
         """Write the files of records number *begin* up to *until*."""
         return write_range(
-            self.location, str(self.log.store), self.store_id, OPTIONS, self.offset(begin), self.offset(until)
+            self.location, str(self.log.store), self.store_id, options, self.offset(begin), self.offset(until)
         )[0]
 
     def commit(self, begin: int, until: int, **options: bool) -> Commit | None:
@@ -342,6 +344,45 @@ def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
     assert days_to_merge(open_table(export.location), date(2026, 1, 1)) == []
     assert export.committed() == export.log.end
     assert maintenance.run(lambda: None) == 0
+
+
+def test_files_of_one_transaction_are_not_written_twice(export: Export):
+    """Its writers made them as large as its rows allow; with files of an earlier one they are merged."""
+    export.commit(0, 30)
+    first = frozenset(file.path for file in open_table(export.location).files())
+    maintenance = Maintenance(export.location, interval_ms=1, vacuum_hours=0)
+    assert maintenance.run(lambda: None, added=first) == 0
+    export.commit(30, 60)
+    files = frozenset(file.path for file in open_table(export.location).files())
+    assert maintenance.run(lambda: None, added=files) == 0
+    assert maintenance.run(lambda: None, added=files - first) > 0
+    assert offsets_in(export.path) == export.log.offsets
+
+
+def test_a_file_that_is_large_enough_is_followed_by_another(export: Export, monkeypatch: pytest.MonkeyPatch):
+    """By its compressed size; no row is lost between the two, and maintenance knows the names of both."""
+    monkeypatch.setattr(parquet_files, "BUFFERED_BYTES_MAX", 1)
+    monkeypatch.setattr(parquet_files, "TARGET_SIZE", 1)
+    monkeypatch.setattr(export, "write", functools.partial(export.write, options=TableOptions(batch_rows=7)))
+    export.commit(0, 60)
+    files = open_table(export.location).files()
+    partitions = {tuple(file.partition.values()) for file in files}
+    assert len(files) > len(partitions)
+    assert offsets_in(export.path) == export.log.offsets
+    before = set(export.path.rglob("topic=*/*/*.parquet"))
+    assert before == {export.path / file.path for file in files}
+    finish, finished = PartitionFile.finish, []
+
+    def full_disk(file: PartitionFile) -> ParquetFile:
+        finished.append(file)
+        if len(finished) == 4:
+            raise OSError(28, "No space left on device")
+        return finish(file)
+
+    monkeypatch.setattr(PartitionFile, "finish", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        export.write(0, 60)
+    assert set(export.path.rglob("topic=*/*/*.parquet")) == before
 
 
 def test_an_open_day_is_left_alone(export: Export):

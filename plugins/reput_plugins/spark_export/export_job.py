@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings"]
 
-SPLIT_BYTES = 128 << 20
-# For fewer bytes than this, a second task costs more time than it saves.
-TASK_BYTES_MIN = 4 << 20
-
 
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     """The result of one export: *records* in *files* of *bytes*, for the log from *begin* to *until*.
@@ -109,7 +105,7 @@ def export(
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import export_tables
 
-        refuse_beside_tables(topics, lake_format, catalog or catalog_table)
+        refuse_beside_tables(topics, catalog_table)
         fields = export_tables(
             Path(store).absolute(),
             lake,
@@ -122,6 +118,8 @@ def export(
             on_corruption=on_corruption,
             store_id=store_id,
             accept_truncation=accept_truncation,
+            lake_format=lake_format,
+            catalog=catalog,
             on_progress=on_progress,
         )
         return ExportReport(**fields)
@@ -169,14 +167,15 @@ def export(
         settings or {}, f"reput export {plan.store}", make_class_archive=end - begin >= CLASS_ARCHIVE_BYTES
     ) as session:
         # Create the table only when Spark runs: otherwise a failed start would leave an empty table.
-        target.create(schema, chosen)
+        held = frozenset(file.path for file in target.create(schema, chosen).files())
         spark_job.run_job(session, plan.of_table(), begin, end, on_progress)
     table = target.create(schema, chosen)
     added = target.last_commit(table, end)
     if added is None:
         raise DispatcherError(f"the lake lacks written rows: lake={location.address} until={end}")
     # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
-    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None):
+    added_files = frozenset(file.path for file in table.files()) - held
+    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None, added=added_files):
         table = open_table(location)
     return ExportReport(
         added.begin,
@@ -190,8 +189,8 @@ def export(
     )
 
 
-def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog: str | None) -> None:
-    """Refuse arguments that typed tables do not allow: topics, which each table names itself, a format, a catalog.
+def refuse_beside_tables(topics: Iterable[str] | None, catalog_table: str | None) -> None:
+    """Refuse arguments that typed tables do not allow: topics, and a name in the catalog. Each table has its own.
 
     Raises:
         ConfigError: there is such an argument.
@@ -200,10 +199,11 @@ def refuse_beside_tables(topics: Iterable[str] | None, lake_format: str, catalog
         raise ConfigError(
             f"typed tables name their own topics: topics={','.join(topics)}", "Leave out the topics or the tables."
         )
-    if lake_format != "delta":
-        raise ConfigError(f"typed tables are Delta tables: lake_format={lake_format}", "Leave out the format.")
-    if catalog:
-        raise ConfigError(f"typed tables cannot be in a catalog: catalog={catalog}", "Leave out the catalog.")
+    if catalog_table is not None:
+        raise ConfigError(
+            f"typed tables have their own names in a catalog: catalog_table={catalog_table}",
+            "Leave out the name: the table NAME is reput.NAME in the catalog.",
+        )
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:

@@ -94,7 +94,7 @@ def follow(
     if tables is not None:
         from reput_plugins.spark_export.typed.typed_runs import follow_tables
 
-        refuse_beside_tables(topics, lake_format, catalog or catalog_table)
+        refuse_beside_tables(topics, catalog_table)
         for fields in follow_tables(
             Path(store).absolute(),
             lake,
@@ -107,6 +107,8 @@ def follow(
             on_corruption=on_corruption,
             store_id=store_id,
             accept_truncation=accept_truncation,
+            lake_format=lake_format,
+            catalog=catalog,
             on_progress=on_progress,
         ):
             yield FollowRow(**fields)

@@ -9,10 +9,11 @@ import pyarrow.fs
 
 from reput.errors import ConfigError, DispatcherError
 from reput_plugins.spark_export.lake import is_foreign, refuse_foreign
-from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation, one_line
+from reput_plugins.spark_export.lake_location import LakeLocation, one_line
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, DEAD_LETTERS_SUFFIX
+from reput_plugins.spark_export.typed.typed_folder import inside
 from reput_plugins.spark_export.typed.typed_lake import is_typed
 
 __all__ = ["KeptTable", "file_sizes", "kept_tables"]
@@ -49,14 +50,14 @@ def kept_tables(location: LakeLocation, name: str | None = None) -> list[KeptTab
     found = []
     for folder in folders_with_tables(location):
         if wanted is None or folder in wanted:
-            inside = LakeLocation(f"{location.address}/{folder}", location.storage_options)
-            table = find_table(inside)
+            place = inside(location, folder)
+            table = find_table(place)
             if table is None:
                 continue
             foreign = is_foreign(table)
             if not foreign or wanted is not None:
-                refuse_foreign(table, inside)
-            found.append(KeptTable(folder, inside, date_column_of(table), foreign))
+                refuse_foreign(table, place)
+            found.append(KeptTable(folder, place, date_column_of(table), foreign))
     if all(table.foreign for table in found):
         raise ConfigError(
             f"there is no table that reput wrote: lake={location.address}" + ("" if name is None else f" table={name}"),
@@ -72,8 +73,7 @@ def date_column_of(table: LakeTable) -> str:
 
 def folders_with_tables(location: LakeLocation) -> Iterator[str]:
     """Yield the names of folders in a lake that may be tables, ascending."""
-    if location.table_format != DELTA_FORMAT or (location.folder is not None and not location.folder.is_dir()):
-        # Typed tables are Delta tables.
+    if location.folder is not None and not location.folder.is_dir():
         return
     try:
         entries = location.filesystem().get_file_info(pyarrow.fs.FileSelector(""))
@@ -83,8 +83,8 @@ def folders_with_tables(location: LakeLocation) -> Iterator[str]:
             "Check its address, settings and permissions.",
         ) from None
     for name in sorted(entry.base_name for entry in entries if entry.type == pyarrow.fs.FileType.Directory):
-        inside = LakeLocation(f"{location.address}/{name}", location.storage_options)
-        if inside.folder is None or format_of_folder(inside) == DELTA_FORMAT:
+        place = inside(location, name)
+        if place.folder is None or format_of_folder(place) == location.table_format:
             yield name
 
 

@@ -22,13 +22,14 @@ from reput_hooks import Cursor
 from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns, committed_marks, marks_info
 from reput_plugins.spark_export.lake_sources import RETIRED, app_id, row_name_id
+from reput_plugins.spark_export.lakes.delta_table import STATISTICS_SETTING
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.lakes.opening import create_table, find_table, open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
 from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS, STATISTICS_COLUMNS, STORE_COLUMN
-from reput_plugins.spark_export.proof.watermarks import CUT_INFO, STATISTICS_SETTING, catch_up
+from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 
-__all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "tells_stores_apart"]
+__all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "stored_type", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
 HISTORY_COUNT = 16

@@ -12,11 +12,11 @@ from datetime import UTC, date, datetime
 from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable
 from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.parquet_files import TARGET_SIZE
 
 __all__ = ["Maintenance", "days_to_merge", "merged_size"]
 
 VACUUM_HOURS = 168
-TARGET_SIZE = 128 << 20
 SMALL_SIZE = 8 << 20
 # While a day still grows, files of about one size are merged when there are more of them than this. The number of
 # files stays low, and a row is rewritten once for each of these sizes, not with every transaction.
@@ -72,16 +72,19 @@ class Maintenance:
         """Return whether the interval since the last run has passed."""
         return self.now() - self.done_at >= self.interval_seconds
 
-    def run(self, alive: Callable[[], None]) -> int:
+    def run(self, alive: Callable[[], None], *, added: frozenset[str] = frozenset()) -> int:
         """Merge small files and remove reput's orphans; return the number of files removed.
 
-        *alive* is called between the steps.
+        Args:
+            alive: called between the steps.
+            added: names of the files of one transaction. They are not merged with each other, because their writers
+                made them as large as the rows allow.
 
         Raises:
             DispatcherError: the lake cannot be written.
         """
         self.done_at = self.now()
-        removed = self.merge(alive)
+        removed = self.merge(alive, added=added)
         alive()
         if self.vacuum_hours:
             unused = self.unused_files(open_table(self.lake))
@@ -105,10 +108,10 @@ class Maintenance:
         with lake_errors(self.lake.address):
             self.lake.remove(names)
 
-    def merge(self, alive: Callable[[], None], *, all_closed: bool = False) -> int:
+    def merge(self, alive: Callable[[], None], *, all_closed: bool = False, added: frozenset[str] = frozenset()) -> int:
         """Merge small files; return the number of files removed.
 
-        *all_closed*: merge the files of the present day in the same way as those of past days.
+        *all_closed*: merge the files of the present day in the same way as those of past days. *added*: see `run`.
 
         Raises:
             DispatcherError: the lake cannot be written.
@@ -118,7 +121,7 @@ class Maintenance:
             # Another process merges the files, or the next run does.
             open_table(self.lake).trim_history()
         today = None if all_closed else datetime.fromtimestamp(self.now(), UTC).date()
-        for day, size in days_to_merge(open_table(self.lake), today, self.date_column):
+        for day, size in days_to_merge(open_table(self.lake), today, self.date_column, added):
             alive()
             try:
                 removed += open_table(self.lake).merge_files(day, size, self.date_column)
@@ -128,20 +131,27 @@ class Maintenance:
         return removed
 
 
-def days_to_merge(table: LakeTable, today: date | None, date_column: str = "date") -> list[tuple[str | None, int]]:
+def days_to_merge(
+    table: LakeTable, today: date | None, date_column: str = "date", added: frozenset[str] = frozenset()
+) -> list[tuple[str | None, int]]:
     """Return (day as text, target size) for each day in which some partition has files worth merging.
 
     For a table that is not partitioned by *date_column*, the day is None and stands for all rows. Days before *today*
-    get no more files; if *today* is None, no day does.
+    get no more files; if *today* is None, no day does. Partitions whose small files are all *added* are left alone.
     """
     sizes: dict[tuple[str | None, tuple[str | None, ...]], list[int]] = defaultdict(list)
+    earlier: set[tuple[str | None, tuple[str | None, ...]]] = set()
     for file in table.files():
         day = file.partition.get(date_column)
         if day is not None or date_column not in file.partition:
-            sizes[day, tuple(file.partition.values())].append(file.size)
+            place = day, tuple(file.partition.values())
+            sizes[place].append(file.size)
+            if file.size < TARGET_SIZE // 2 and file.path not in added:
+                earlier.add(place)
     found = (
         (day, merged_size(files, today is None or (day is not None and date.fromisoformat(day) < today)))
-        for (day, _), files in sizes.items()
+        for (day, partition), files in sizes.items()
+        if (day, partition) in earlier
     )
     merged = {(day, size) for day, size in found if size is not None}
     return sorted(merged, key=lambda pair: (pair[0] or "", pair[1]))

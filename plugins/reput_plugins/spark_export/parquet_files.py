@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,17 @@ from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
 __all__ = [
+    "CLUSTER_SETTING",
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
     "STORE_COLUMN",
+    "TARGET_SIZE",
     "FileLayout",
     "PartitionWriters",
     "file_format",
     "lake_schema",
+    "layout_like",
     "partition_days",
     "write_range",
 ]
@@ -57,6 +60,8 @@ DAY_MS = 86_400_000
 # The dates that every lake reader can represent: years 1 to 9999.
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOCH_DAY
+# A file that has grown to this size is complete; further rows of its partition go to another file.
+TARGET_SIZE = 128 << 20
 # A worker buffers this much before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
@@ -75,6 +80,8 @@ DICTIONARY_COLUMNS = (
 )
 # The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
+# Property of a table: the columns by which the rows of its files are sorted, separated by commas.
+CLUSTER_SETTING = "reput.cluster_by"
 
 Array = np.ndarray[Any, Any]
 # The values of the partition columns, as text.
@@ -97,6 +104,29 @@ class FileLayout(msgspec.Struct, frozen=True):
     statistics: tuple[str, ...] = STATISTICS_COLUMNS
     store_time: str = "storeTimestamp"
     cluster_by: tuple[str, ...] = ()
+
+
+def layout_like(
+    schema: pa.Schema, partition_columns: Sequence[str], statistics: Collection[str], properties: Mapping[str, str]
+) -> FileLayout:
+    """Return the layout for writing files of a table anew, whatever its columns of the log are called.
+
+    *statistics*: the columns that have statistics in its present files.
+    """
+    names = [
+        part
+        for field in schema
+        for part in (
+            [f"{field.name}.{inner.name}" for inner in field.type] if pa.types.is_struct(field.type) else [field.name]
+        )
+    ]
+    return FileLayout(
+        tuple(partition_columns),
+        tuple(name for name in names if name.endswith(DICTIONARY_COLUMNS)),
+        tuple(name for name in names if name in statistics),
+        next((name for name in names if name in statistics and name.endswith("storeTimestamp")), "storeTimestamp"),
+        tuple(name for name in properties.get(CLUSTER_SETTING, "").split(",") if name),
+    )
 
 
 def lake_schema(row_format: RowFormat) -> pa.Schema:
@@ -191,7 +221,7 @@ def with_partition(batch: pa.RecordBatch, partition: Partition, schema: pa.Schem
 
 
 class PartitionWriters:
-    """The files of one range, one for each partition, with their buffered rows."""
+    """The files of one range, one or more for each partition, with their buffered rows."""
 
     def __init__(self, lake: LakeLocation, file_name: str, layout: FileLayout) -> None:
         self.lake = lake
@@ -199,6 +229,7 @@ class PartitionWriters:
         self.filesystem = lake.filesystem()
         self.file_name = file_name
         self.files: dict[Partition, PartitionFile] = {}
+        self.complete: list[tuple[PartitionFile, ParquetFile]] = []
         self.buffered_bytes = 0
 
     def add(self, partition: Partition, batch: pa.RecordBatch) -> None:
@@ -214,23 +245,31 @@ class PartitionWriters:
             self.write()
 
     def write(self) -> None:
-        """Write the buffered rows as a row group of each file."""
-        for file in self.files.values():
+        """Write the buffered rows as a row group of each file, and complete files that are large enough."""
+        for partition, file in list(self.files.items()):
             file.write()
+            if file.output.tell() >= TARGET_SIZE:
+                self.complete.append((file, file.finish()))
+                # The last part of a name is that of the attempt.
+                self.file_name = f"{self.file_name.rpartition('-')[0]}-{uuid.uuid4().hex[:8]}.parquet"
+                del self.files[partition]
         self.buffered_bytes = 0
 
     def finish(self) -> list[ParquetFile]:
         """Write the rest, force it to disk, and return the files."""
-        written = [file.finish() for file in self.files.values()]
+        self.complete += [(file, file.finish()) for file in self.files.values()]
+        files = [file for file, _ in self.complete]
         # Force all files together: a disk needs no more time for many small files than for one.
         Files().force_together(
-            [file.path for file in self.files.values() if file.path is not None],
-            sorted({folder for file in self.files.values() for folder in file.changed_folders}),
+            [file.path for file in files if file.path is not None],
+            sorted({folder for file in files for folder in file.changed_folders}),
         )
-        return written
+        return [written for _, written in self.complete]
 
     def abandon(self) -> None:
         """Remove every file."""
+        for file, _ in self.complete:
+            file.remove()
         for file in self.files.values():
             file.abandon()
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "parallelism", "run_job"]
 
-SPLIT_BYTES = 128 << 20
+# Each task writes a file or more for each topic and day. Larger tasks write fewer and larger files, which need not be
+# merged afterwards.
+SPLIT_BYTES = 1 << 30
 # Below this a second task costs more than it saves.
 TASK_BYTES_MIN = 4 << 20
 PROGRESS_SECONDS = 0.25

@@ -12,9 +12,12 @@ from msgspec import to_builtins
 
 from reput.cli.terminal.failure import ANSWER_IS_NO
 from reput.cli.terminal.options import (
+    CatalogOption,
+    CatalogTableOption,
     ConfigOption,
     EngineOption,
     FormatOption,
+    LakeFormat,
     OutputFormat,
     SetOption,
     StorageOption,
@@ -39,9 +42,18 @@ def check(
         typer.Option(
             "--lake",
             metavar="LAKE",
-            help="Compare this Delta table of `reput export` with the log, instead of the store's views.",
+            help="Compare this table of `reput export`, or this folder of typed tables, with the log, instead of the "
+            "store's views.",
         ),
     ] = None,
+    lake_format: Annotated[
+        LakeFormat | None,
+        typer.Option(
+            "--lake-format", help="With --lake: the format of its tables. Only an object store needs to be told."
+        ),
+    ] = None,
+    catalog: CatalogOption = None,
+    catalog_table: CatalogTableOption = None,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="With --lake: the export's name in the table, if it has several."),
@@ -65,7 +77,8 @@ def check(
     With --engine spark the log is verified by Spark's workers; the report is the same.
 
     With --lake each row of the table is compared with its record, and each record with the table. Exit code 1: they
-    differ, or bytes of the log are damaged. Records behind the table's end only make it lag.
+    differ, or bytes of the log are damaged. Records behind the table's end only make it lag. A typed table is compared
+    together with its dead letters.
     """
     if lake is not None:
         compare = find_export(DELTA_CHECK)
@@ -78,11 +91,21 @@ def check(
                 store_id=store_id,
                 settings=settings_of(store, config, assignments).settings.spark_options,
                 storage_options=storage_options_in(storage_options or ()),
+                lake_format=None if lake_format is None else lake_format.value,
+                catalog=catalog,
+                catalog_table=catalog_table,
                 on_progress=update,
             )
         Printer(output_format, lake_text).row(to_builtins(found))
         return 0 if found.ok else ANSWER_IS_NO
-    for option, given in (("--name", name), ("--store-id", store_id), ("--storage-option", storage_options)):
+    for option, given in (
+        ("--name", name),
+        ("--store-id", store_id),
+        ("--lake-format", lake_format),
+        ("--catalog", catalog),
+        ("--catalog-table", catalog_table),
+        ("--storage-option", storage_options),
+    ):
         if given:
             raise typer.BadParameter(f"only a lake has it: option={option}; name the lake with --lake")
     if engine == LOCAL:
@@ -147,11 +170,24 @@ def lake_text(row: Mapping[str, Any]) -> str:
 
 
 def lake_lines(row: Mapping[str, Any]) -> Iterator[str]:
-    lake = row["lake"]
+    tables = row.get("tables") or {"lake": row["lake"]}
+    for name, lake in tables.items():
+        yield from table_lines(name, lake)
+    yield from finding_lines(row)
+    for lake in tables.values():
+        yield (
+            f"read {lake['log_bytes']} bytes of the log and {lake['lake_bytes']} of the lake in "
+            f"{lake['seconds']:.1f} s: {lake['mb_per_s']:.1f} MB/s of the log"
+        )
+    yield verdict(row)
+
+
+def table_lines(name: str, lake: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was compared of one table, and its missing rows. A table of the log has the name "lake"."""
     of_store = "" if lake["store_name"] is None else f" of store {lake['store_name']}"
     yield (
         f"log: {lake['records']} records from {lake['from']} until {lake['until']}; "
-        f"lake: {lake['rows']} rows{of_store}, table version {lake['table_version']}"
+        f"{name}: {lake['rows']} rows{dead_letters_text(name, lake)}{of_store}, table version {lake['table_version']}"
     )
     marks = lake["watermarks"]
     if marks["count"]:
@@ -161,12 +197,14 @@ def lake_lines(row: Mapping[str, Any]) -> Iterator[str]:
         )
     for found in lake["missing"]:
         yield f"missing: from {found['from']} until {found['until']}: {found['records']} records"
-    yield from finding_lines(row)
-    yield (
-        f"read {lake['log_bytes']} bytes of the log and {lake['lake_bytes']} of the lake in {lake['seconds']:.1f} s: "
-        f"{lake['mb_per_s']:.1f} MB/s of the log"
-    )
-    yield verdict(row)
+
+
+def dead_letters_text(name: str, lake: Mapping[str, Any]) -> str:
+    """Return what a typed table has beside its rows."""
+    if name == "lake":
+        return ""
+    replaced = f", {lake['replaced_count']} records replaced or removed" if lake["replaced_count"] else ""
+    return f" and {lake['dead_letters']} dead letters{replaced}"
 
 
 def view_text(view: Mapping[str, Any]) -> str:

@@ -22,14 +22,15 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, WriterProperties, write_deltalake
 from deltalake import Transaction as DeltaTransaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
-from reput_plugins.spark_export.lake_location import LAKE_ADVICE, one_line
+from reput_plugins.spark_export.lake_location import LAKE_ADVICE, lake_errors, one_line
+from reput_plugins.spark_export.lakes.delta_rewriting import rewrite
 from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, known_versions
 from reput_plugins.spark_export.lakes.lake_table import (
     CommitConflict,
@@ -38,13 +39,14 @@ from reput_plugins.spark_export.lakes.lake_table import (
     TableVersion,
     TransactionData,
 )
-from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
+from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL, layout_like
 
 if TYPE_CHECKING:
     from reput_plugins.spark_export.lake_location import LakeLocation
 
 __all__ = [
     "REFUSED_COMMIT",
+    "STATISTICS_SETTING",
     "DeltaLakeTable",
     "create_delta_table",
     "open_delta_table",
@@ -55,6 +57,10 @@ __all__ = [
 
 TRANSACTION_LINE = re.compile(rb'\s*\{\s*"txn"')
 PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."
+# Delta's table property with the names of the columns that have statistics.
+STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
+STATISTICS_NAME = re.compile("`[^`]*`|[^`,]+")
+TIME_FEATURE = "timestampNtz"
 REFUSED_COMMIT = "the lake refused a commit"
 
 
@@ -158,6 +164,14 @@ class DeltaLakeTable:
         rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
         return [file_of(row) for row in rows]
 
+    def deleted_row_marks(self) -> str | None:
+        """Return the Delta library's sentence about deletion vectors, and other features of tables that it lacks."""
+        try:
+            self.delta.to_pyarrow_dataset()
+        except DeltaProtocolError as error:
+            return one_line(error)
+        return None
+
     def dataset(self) -> ds.Dataset:
         """Return the rows.
 
@@ -182,17 +196,7 @@ class DeltaLakeTable:
 
     def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
         """Add files in one transaction."""
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=file.path,
-                size=file.size,
-                partition_values=file.partition,
-                modification_time=file.written_ms,
-                data_change=True,
-                stats=json.dumps(statistics(file)),
-            )
-            for file in files
-        ]
+        actions: list[AddAction | RemoveAction] = list(map(add_action, files))
         with refusals(self.location, REFUSED_COMMIT):
             self.delta.create_write_transaction(
                 actions, "append", schema, self.partition_columns(), commit_properties=properties_of(transaction)
@@ -218,6 +222,45 @@ class DeltaLakeTable:
         with refusals(self.location, "the lake cannot be extended with columns", f" columns={','.join(schema.names)}"):
             # When no rows are added, the Delta library adds missing columns, also inside of structs.
             write_deltalake(self.delta, schema.empty_table(), mode="append", schema_mode="merge")
+        self.force_commits()
+        self.update()
+
+    def widen(self, schema: pa.Schema) -> None:
+        """Write every file anew with the columns of *schema*, and exchange all files in one transaction.
+
+        Not all readers of Delta tables know the feature "type widening", which would leave the files as they are.
+        """
+        what = "the types of the lake's columns cannot be widened"
+        marks = self.deleted_row_marks()
+        if marks is not None:
+            raise DispatcherError(
+                f"{what}: lake={self.location.address} error={marks}", "Rewrite the table without them."
+            )
+        with refusals(self.location, what):
+            features = self.delta.protocol().writer_features or []
+            if any(map(has_time_without_zone, schema.types)) and TIME_FEATURE not in features:
+                feature = TableFeatures.TimestampWithoutTimezone
+                self.delta.alter.add_feature(feature, allow_protocol_versions_increase=True)
+                self.update()
+            written: list[ParquetFile] = []
+            try:
+                with lake_errors(self.location.address):
+                    names = STATISTICS_NAME.findall(self.properties().get(STATISTICS_SETTING, ""))
+                    names = [name.strip("`") for name in names]
+                    layout = layout_like(schema, self.partition_columns(), names, self.properties())
+                    columns = self.file_schema(schema)
+                    written += (rewrite(self.location, file, columns, layout) for file in self.files())
+                self.delta.create_write_transaction(
+                    list(map(add_action, written)),
+                    "overwrite",
+                    schema,
+                    self.partition_columns(),
+                    # A retry would keep files that another exporter has just added with the old types.
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except BaseException:
+                self.location.remove([file.path for file in written])
+                raise
         self.force_commits()
         self.update()
 
@@ -285,6 +328,25 @@ def properties_of(transaction: TransactionData) -> CommitProperties:
         custom_metadata=dict(transaction.info),
         app_transactions=[DeltaTransaction(name, number) for name, number in transaction.recorded.items()],
     )
+
+
+def add_action(file: ParquetFile) -> AddAction:
+    """Return a file in Delta's form."""
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=file.partition,
+        modification_time=file.written_ms,
+        data_change=True,
+        stats=json.dumps(statistics(file)),
+    )
+
+
+def has_time_without_zone(kind: pa.DataType) -> bool:
+    """Return whether a type is a time without a zone, or has one in it."""
+    if pa.types.is_nested(kind):
+        return any(has_time_without_zone(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def statistics(file: ParquetFile) -> dict[str, Any]:

@@ -7,7 +7,7 @@ the same layout as the files of an export.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,8 @@ from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.iceberg_columns import columns_of_files
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, FileLayout, PartitionFile
+from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, PartitionFile, layout_like
+from reput_plugins.spark_export.typed.column_types import conform
 
 __all__ = ["rewrite"]
 
@@ -28,20 +29,23 @@ def rewrite(
     location: LakeLocation,
     table: Table,
     tasks: Sequence[FileScanTask],
-    partition: Mapping[str, str | None],
+    first: ParquetFile,
     kept: Any | None,
 ) -> ParquetFile | None:
     """Write the rows of *tasks* that meet the condition *kept* (None: all) into one file, and force it to disk.
+
+    Args:
+        first: the file of the first task; all have its partition.
 
     Returns:
         The file; None if no row is left.
     """
     columns = pa.schema([(field.name, pa.null()) for field in table.schema().fields])
     schema = columns_of_files(table.schema(), columns)
-    place = (partition["topic"] or "", partition["date"])
+    layout = layout_like(schema, tuple(first.partition), first.null_count, table.properties)
     begin, until = (edge(tasks, number) for number in (0, 1))
     name = f"{begin}-{until}-{uuid.uuid4().hex[:8]}.parquet"
-    file = PartitionFile(location, location.filesystem(), place, name, schema, FileLayout())
+    file = PartitionFile(location, location.filesystem(), tuple(first.partition.values()), name, schema, layout)
     try:
         row_count = buffered = 0
         for rows in rows_of(table, tasks, schema):
@@ -74,11 +78,7 @@ def rows_of(table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema) -> I
             continue
         with table.io.new_input(task.file.file_path).open() as stream, pq.ParquetFile(stream) as source:
             for number in range(source.num_row_groups):
-                rows = source.read_row_group(number)
-                missing = [field for field in schema if field.name not in rows.column_names]
-                for field in missing:
-                    rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-                yield rows.select(schema.names).cast(schema)
+                yield conform(source.read_row_group(number), schema)
 
 
 def edge(tasks: Sequence[FileScanTask], number: int) -> str:

@@ -41,7 +41,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DateType, PrimitiveType, TimestamptzType
+from pyiceberg.types import BooleanType, DateType, PrimitiveType, StringType, TimestamptzType
 from pyiceberg.utils.datetime import datetime_to_micros, days_to_date, micros_to_timestamptz
 
 from reput.errors import ConfigError, DispatcherError
@@ -118,8 +118,8 @@ def create_iceberg_table(
                 name, schema, location=location.address, properties={**PROPERTIES, **properties}
             )
             with transaction, transaction.update_spec() as spec:
-                for column in partition_columns:
-                    spec.add_field(column, IdentityTransform(), column)
+                for name_of_column in partition_columns:
+                    spec.add_field(name_of_column, IdentityTransform(), name_of_column)
         table = catalog.load_table(name)
     return of_catalog(location, catalog, table)
 
@@ -262,6 +262,11 @@ class IcebergLakeTable:
             plain.removeprefix(f"{self.location.address}/") if plain.startswith(f"{self.location.address}/") else None
         )
 
+    def deleted_row_marks(self) -> str | None:
+        """Return the number of delete files."""
+        count = sum(len(task.delete_files) for task in self.tasks())
+        return f"the table has {count} delete files" if count else None
+
     def dataset(self) -> ds.Dataset:
         """Return the rows; files are read by Arrow, unless another program has deleted single rows in them."""
         tasks, schema = self.tasks(), self.schema()
@@ -282,6 +287,10 @@ class IcebergLakeTable:
         """Add columns, and fields of structs, in a transaction of their own."""
         self.add_columns(schema)
 
+    def widen(self, schema: pa.Schema) -> None:
+        """Promote the types in a transaction of their own. Readers convert the values of older files."""
+        self.add_columns(schema)
+
     def append(self, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData) -> None:
         """Add files in one snapshot. Manifests are merged meanwhile, so that their number stays low."""
         added = [self.data_file(file) for file in files]
@@ -299,9 +308,9 @@ class IcebergLakeTable:
     ) -> None:
         """Delete rows in one snapshot. Files that keep some of their rows are rewritten."""
 
-        gone = ds.field(offset_column) >= from_offset
+        gone = column(offset_column) >= from_offset
         for name, value in equal.items():
-            gone &= ds.field(name) == value
+            gone &= column(name) == value
         wanted = []
         for task in self.tasks():
             file = self.file_of(task.file)
@@ -337,7 +346,7 @@ class IcebergLakeTable:
             with lake_errors(self.location.address):
                 for group in groups:
                     first = self.file_of(group[0].file)
-                    file = rewrite(self.location, self.table, group, first.partition, kept)
+                    file = rewrite(self.location, self.table, group, first, kept)
                     written += [] if file is None else [file]
             added = [self.data_file(file) for file in written]
 
@@ -406,17 +415,18 @@ class IcebergLakeTable:
     def data_file(self, file: ParquetFile) -> DataFile:
         """Return a file in the form in which manifests describe it."""
         schema, spec = self.table.schema(), self.table.spec()
-        ids = {field.name: field.field_id for field in schema.fields}
 
         def encoded(bounds: Mapping[str, Any]) -> dict[int, bytes]:
             kinds: dict[str, Any] = {name: schema.find_type(name) for name in bounds}
-            return {ids[name]: to_bytes(kinds[name], number(value)) for name, value in bounds.items()}
+            return {
+                schema.find_field(name).field_id: to_bytes(kinds[name], number(value)) for name, value in bounds.items()
+            }
 
         values = []
         for field in spec.fields:
             text = file.partition[schema.find_column_name(field.source_id) or field.name]
-            is_date = isinstance(schema.find_type(field.source_id), DateType)
-            values.append((date.fromisoformat(text) - date(1970, 1, 1)).days if text and is_date else text)
+            values.append(partition_value(text, schema.find_type(field.source_id)))
+        nulls = {schema.find_field(name).field_id: count for name, count in file.null_count.items()}
         found = DataFile.from_args(
             _table_format_version=self.table.format_version,
             content=DataFileContent.DATA,
@@ -426,8 +436,8 @@ class IcebergLakeTable:
             record_count=file.row_count,
             file_size_in_bytes=file.size,
             column_sizes={},
-            value_counts={ids[name]: file.row_count for name in file.null_count},
-            null_value_counts={ids[name]: count for name, count in file.null_count.items()},
+            value_counts=dict.fromkeys(nulls, file.row_count),
+            null_value_counts=nulls,
             nan_value_counts={},
             lower_bounds=encoded(file.minimum),
             upper_bounds=encoded(file.maximum),
@@ -474,8 +484,22 @@ def within(file: ParquetFile) -> Any:
     for name, lowest in file.minimum.items():
         # Manifests may shorten texts, so only bounds of numbers and times are used.
         if not isinstance(lowest, str) and name in file.maximum and file.null_count.get(name) == 0:
-            found = found & (ds.field(name) >= lowest) & (ds.field(name) <= file.maximum[name])
+            found = found & (column(name) >= lowest) & (column(name) <= file.maximum[name])
     return found
+
+
+def column(name: str) -> pc.Expression:
+    """Return a column, or the field of a struct (``column.field``), as an expression."""
+    return pc.field(*name.split("."))
+
+
+def partition_value(text: str | None, kind: Any) -> Any:
+    """Return the value of a partition column as Iceberg has it."""
+    if text is None or isinstance(kind, StringType):
+        return text
+    if isinstance(kind, DateType):
+        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+    return text.lower() == "true" if isinstance(kind, BooleanType) else int(text)
 
 
 def packed(tasks: Sequence[FileScanTask], target_size: int) -> Iterator[list[FileScanTask]]:

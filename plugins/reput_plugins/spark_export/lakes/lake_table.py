@@ -117,6 +117,9 @@ class LakeTable(Protocol):
     def files(self) -> list[ParquetFile]:
         """Return the data files of this version with their statistics. No data file is opened."""
 
+    def deleted_row_marks(self) -> str | None:
+        """Return how another program marked rows as deleted that the files still have; None: it did not."""
+
     def dataset(self) -> ds.Dataset:
         """Return the rows as an Arrow dataset, in which filters skip files."""
 
@@ -136,6 +139,12 @@ class LakeTable(Protocol):
 
     def add_fields(self, schema: pa.Schema) -> None:
         """Add the columns and struct fields that only *schema* has. Its other columns are those of the table."""
+
+    def widen(self, schema: pa.Schema) -> None:
+        """Change the table's columns to those of *schema*: wider types, and additional columns and struct fields.
+
+        The rows stay the same. A format whose readers do not convert types writes its files anew.
+        """
 
     def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
         """Merge the small files of *day*, None for all, up to *target_size*; return how many files were replaced.

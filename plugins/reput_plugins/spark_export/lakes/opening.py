@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from reput_plugins.spark_export.lake_location import DELTA_FORMAT, ICEBERG_FORMA
 from reput_plugins.spark_export.lakes.delta_table import create_delta_table, open_delta_table
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 
-__all__ = ["create_table", "find_table", "format_of_folder", "open_table"]
+__all__ = ["create_table", "find_table", "format_of_folder", "location_as_found", "open_table"]
 
 
 def find_table(location: LakeLocation) -> LakeTable | None:
@@ -45,6 +46,25 @@ def format_of_folder(location: LakeLocation) -> str | None:
         return None
     signs = {DELTA_FORMAT: "_delta_log", ICEBERG_FORMAT: "metadata"}
     return next((name for name, sign in signs.items() if (location.folder / sign).is_dir()), None)
+
+
+def location_as_found(
+    lake: Path | str,
+    storage_options: Mapping[str, str] | None,
+    lake_format: str | None,
+    catalog: str | None,
+    catalog_table: str | None,
+) -> LakeLocation:
+    """Return the location of a lake in *lake_format*; None: the format of the table that lies there.
+
+    Raises:
+        ConfigError: the arguments contradict each other.
+    """
+    if lake_format is None:
+        # A catalog is one of Iceberg tables.
+        lake_format = ICEBERG_FORMAT if catalog or catalog_table else DELTA_FORMAT
+        lake_format = format_of_folder(LakeLocation.of(lake, storage_options, lake_format=lake_format)) or lake_format
+    return LakeLocation.of(lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table)
 
 
 def open_table(location: LakeLocation) -> LakeTable:

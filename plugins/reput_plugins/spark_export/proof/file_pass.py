@@ -5,7 +5,7 @@ The rows are read in the order of the file, a batch at a time, and their records
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from reput.store.record.record_columns import RecordColumns
 from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_lookup import RecordLookup
 from reput.table.record_parts import TOPIC, RecordParts
+from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN
 from reput_plugins.spark_export.proof.findings import FileFindings
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
 from reput_plugins.spark_export.proof.row_comparison import different_rows
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["open_file", "pass_file", "rows_of_store"]
+__all__ = ["log_batches", "names_in", "open_file", "pass_file", "rows_of_store"]
 
 Array = np.ndarray[Any, Any]
 
@@ -58,12 +59,42 @@ def pass_file(plan: ProofPlan, file: LakeFile) -> FileFindings:
 
 def open_file(plan: ProofPlan, file: LakeFile) -> pq.ParquetFile:
     """Open one file of the lake."""
-    if plan.lake.folder is not None:
+    lake = plan.parts[file.part].lake
+    if lake.folder is not None:
         # Stream the file: a mapping would hold the whole file in memory, and a plain read a whole row group.
-        local = pa.OSFile(str(plan.lake.folder / file.path))
+        local = pa.OSFile(str(lake.folder / file.path))
         return pq.ParquetFile(local, pre_buffer=False, buffer_size=LOCAL_BUFFER_SIZE)
-    source = plan.lake.filesystem().open_input_file(file.path)
+    source = lake.filesystem().open_input_file(file.path)
     return pq.ParquetFile(source, pre_buffer=False, buffer_size=REMOTE_BUFFER_SIZE)
+
+
+def names_in(schema: pa.Schema, names: LogColumns) -> set[str]:
+    """Return the columns that a file has, those of the log under the log's own names."""
+    if names.struct is not None:
+        at = schema.get_field_index(names.struct)
+        return set() if at < 0 else {field.name for field in schema.field(at).type}
+    return {name.removeprefix(names.prefix) for name in schema.names if name.startswith(names.prefix)}
+
+
+def log_batches(
+    parquet: pq.ParquetFile, names: LogColumns, columns: Sequence[str], row_count: int = BATCH_ROWS_MAX
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows with *columns* of the log under the log's own names."""
+    stored = [names.name(column) for column in columns]
+    for batch in parquet.iter_batches(row_count, columns=stored, use_threads=False):
+        if names.struct is None:
+            found = [batch[name] for name in stored]
+        else:
+            fields = batch[names.struct]
+            parts = dict(zip((field.name for field in fields.type), fields.flatten(), strict=True))
+            found = [parts[column] for column in columns]
+        yield pa.RecordBatch.from_arrays([without_view(values) for values in found], names=list(columns))
+
+
+def without_view(values: pa.Array) -> pa.Array:
+    """Return texts and bytes in Arrow's plain types. The Delta library writes views, which fewer functions take."""
+    kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(values.type)
+    return values if kind is None else values.cast(kind)
 
 
 def rows_of_store(plan: ProofPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -79,6 +110,7 @@ class FilePass:
 
     def __init__(self, plan: ProofPlan, file: LakeFile) -> None:
         self.plan = plan
+        self.part = plan.parts[file.part]
         self.file = file
         self.findings = FileFindings(file, len(plan.watermarks))
         self.lookup = RecordLookup(Segments(Path(plan.store) / "commitlog"))
@@ -99,9 +131,9 @@ class FilePass:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the columns that are compared."""
         parquet = open_file(self.plan, self.file)
-        present = set(parquet.schema_arrow.names)
+        present = names_in(parquet.schema_arrow, self.part.names)
         below = self.file.offset_max is not None and self.file.offset_max < self.plan.offset_min
-        names = [name for name in self.plan.columns if name in present]
+        names = [name for name in self.part.columns if name in present]
         if below:
             # Their records are no longer in the log, so the other columns cannot be compared.
             names = [name for name in names if name in (OFFSET_COLUMN, SIZE_COLUMN, CRC_COLUMN)]
@@ -112,7 +144,7 @@ class FilePass:
         total = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
         size = min(max(int(BATCH_BYTES * metadata.num_rows / max(total, 1)), 1), BATCH_ROWS_MAX)
         self.findings.bytes_read = self.file.size
-        yield from parquet.iter_batches(size, columns=names, use_threads=False)
+        yield from log_batches(parquet, self.part.names, names, size)
 
     def note_strangers(self, batch: pa.RecordBatch) -> None:
         """Note rows of stores that the lake's transactions do not know."""
@@ -149,7 +181,8 @@ class FilePass:
         if least < plan.offset_min or greatest >= plan.until:
             below, behind = offsets < plan.offset_min, offsets >= plan.until
             findings.below_count += int(below.sum())
-            cut, beyond = behind & (offsets < plan.lake_end), behind & (offsets >= plan.lake_end)
+            # Dead letters are committed before rows, so they may be ahead after a crash.
+            cut, beyond = behind & (offsets < plan.lake_end), behind & (offsets >= self.part.end)
             findings.differences.note_rows("cut", offsets[cut].tolist(), "row of cut history")
             findings.differences.note_rows("extra", offsets[beyond].tolist(), "row behind the lake's end")
             kept = ~(below | behind)
@@ -203,15 +236,18 @@ class FilePass:
     def compare_folder(
         self, columns: RecordColumns, parts: RecordParts, record_of: Array, offsets: Array, changed: Array
     ) -> None:
-        """Compare topic and date of the records with those of the file."""
-        topics = parts.take(TOPIC, record_of).dictionary_encode()
-        names = [topic.decode("utf-8", "replace") for topic in topics.dictionary.to_pylist()]
-        other = np.array([name != (self.file.topic or "") for name in names])[topics.indices.to_numpy()]
-        self.note_changed(offsets, np.flatnonzero(other), "topic", changed)
+        """Compare topic and day of the records with those of the file, if its folder names them."""
+        if self.part.has_topics:
+            topics = parts.take(TOPIC, record_of).dictionary_encode()
+            names = [topic.decode("utf-8", "replace") for topic in topics.dictionary.to_pylist()]
+            other = np.array([name != (self.file.topic or "") for name in names])[topics.indices.to_numpy()]
+            self.note_changed(offsets, np.flatnonzero(other), "topic", changed)
+        if self.part.day_column is None:
+            return
         days = columns.store_timestamp[record_of].astype(np.int64) // DAY_MS
         in_calendar = (days >= DAY_MIN) & (days <= DAY_MAX)
         other = in_calendar if self.day is None else ~in_calendar | (days != self.day)
-        self.note_changed(offsets, np.flatnonzero(other), "date", changed)
+        self.note_changed(offsets, np.flatnonzero(other), self.part.day_column, changed)
 
     def note_changed(self, offsets: Array, numbers: Array, column: str, changed: Array) -> None:
         """Note rows that differ from their records in one column."""

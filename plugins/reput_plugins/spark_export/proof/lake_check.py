@@ -18,31 +18,33 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from deltalake.exceptions import DeltaProtocolError
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from reput.errors import ConfigError, StoreError
 from reput.store.log.bad_range import BadRange
 from reput.store.recovery.check_report import ViewReport
 from reput.store.state.identity import read_identity, require_store
-from reput.table import LogTable, table_options
-from reput_plugins.spark_export.lake import COMMIT_INFO, SELECTION_SETTING
+from reput.table import LogTable, TableOptions, table_options
+from reput_plugins.spark_export.lake import COMMIT_INFO, OFFSET_COLUMN, SELECTION_SETTING, Lake
 from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
-from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation, one_line
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
-from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder, open_table
+from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.options import EXPORT_NAME
-from reput_plugins.spark_export.parquet_files import PARTITION_COLUMNS
+from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 from reput_plugins.spark_export.proof.block_sums import BlockSums
-from reput_plugins.spark_export.proof.file_pass import pass_file
+from reput_plugins.spark_export.proof.file_pass import names_in, pass_file
 from reput_plugins.spark_export.proof.findings import Differences, FileFindings
 from reput_plugins.spark_export.proof.log_pass import LogFindings, pass_log
 from reput_plugins.spark_export.proof.offsets import OffsetFindings, runs_of_blocks, sort_out
-from reput_plugins.spark_export.proof.proof_plan import LakeFile, ProofPlan, files_of
+from reput_plugins.spark_export.proof.proof_plan import LakeFile, LakePart, ProofPlan, files_of
 from reput_plugins.spark_export.proof.report import LakeCheckReport, LakeReport, WatermarkReport
 from reput_plugins.spark_export.proof.watermarks import Watermark, read_watermarks
-from reput_plugins.spark_export.typed.typed_folder import typed_tables
-from reput_plugins.spark_export.typed.typed_lake import TABLE_SETTING
+from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN
+from reput_plugins.spark_export.typed.typed_folder import dead_letters_of
+from reput_plugins.spark_export.typed.typed_lake import is_typed, key_of, lake_like, tags_of
 
 __all__ = ["Runner", "compare_lake", "run_here"]
 
@@ -97,9 +99,12 @@ class LakeCheck:
         require_store(store)
         self.store = store
         self.location = location
-        refuse_other_tables(location)
-        # Read the table before the log, so that the log has everything that the table has.
+        # Read the table before the log, so that the log has everything that the table has; and the dead letters after
+        # the table, because each transaction of the table has its dead letters already.
         self.table = open_table(location)
+        typed = is_typed(self.table)
+        dead_letters = open_table(dead_letters_of(location)) if typed else None
+        make = lake_like(self.table) if typed else Lake
         exports = all_sources(self.table)
         self.export_name = name or (next(iter(exports)) if len(exports) == 1 else EXPORT_NAME)
         topics = kept_topics(self.table)
@@ -107,7 +112,8 @@ class LakeCheck:
         self.log = LogTable(store, self.options)
         identity = read_identity(store)
         recorded = None if identity is None else identity.store_id
-        lake = lake_of_store(location, self.export_name, store, store_id or recorded or self.log.store_id)
+        given = store_id or recorded or self.log.store_id
+        lake = lake_of_store(location, self.export_name, store, given, make=make)
         lake.refuse_another(self.table, topics)
         cursors = exports.get(self.export_name, [])
         self.source = find_source(self.table, lake, cursors, self.log, recorded, store_id) if cursors else None
@@ -128,18 +134,32 @@ class LakeCheck:
         if self.source is not None:
             known = self.source.cursor.store_id
             row_store = row_name(self.table, known, self.export_name)
-            self.lake = lake_of_store(location, self.export_name, store, recorded or known, row_store)
+            self.lake = lake_of_store(location, self.export_name, store, recorded or known, row_store, make)
         self.store_name = self.lake.rows_of(self.table)
-        refuse_unreadable(self.table, location)
-        self.files = files_of(self.table)
-        self.watermarks = [] if self.store_name is None else self.known_watermarks()
+        lake_end = self.log.offset_min if self.source is None else self.source.cursor.commit_log_offset
+        self.parts = [part_of(self.table, self.lake, lake_end, self.options)]
+        self.files = files_of(self.table, 0, self.parts[0])
+        if dead_letters is not None:
+            dead = lake_of_store(
+                dead_letters_of(location),
+                self.export_name,
+                store,
+                self.lake.epochs.store_id,
+                make=lake_like(dead_letters),
+            )
+            cursor = dead.cursor(dead_letters)
+            end = lake_end if cursor is None else max(cursor.commit_log_offset, lake_end)
+            self.parts.append(part_of(dead_letters, dead, end, self.options))
+            self.files += files_of(dead_letters, 1, self.parts[1])
+        self.watermarks = self.known_watermarks()
         self.log_end = self.log.find_end()
         self.offset_min = self.log.segments.offset_min
         self.plan = self.make_plan(exports)
 
     def known_watermarks(self) -> list[Watermark]:
         """Return the watermarks of the rows that the table has in its present version."""
-        assert self.store_name is not None
+        if self.store_name is None or not self.lake.has_watermarks or self.location.table_format != DELTA_FORMAT:
+            return []
         found = read_watermarks(self.location, self.store_name)
         return [mark for mark in found if mark.table_version <= self.table.version()]
 
@@ -149,18 +169,18 @@ class LakeCheck:
         cut = None if self.source is None else find_cut(self.lake, self.source, self.log)
         until = max(lake_end if cut is None else min(cut.commit_log_offset, lake_end), self.offset_min)
         names = {row_name(self.table, cursor.store_id, export) for export, known in exports.items() for cursor in known}
-        present = set(self.table.schema().names)
-        columns = [name for name in self.options.row_format.schema().names if name in present]
+        typed = is_typed(self.table)
         return ProofPlan(
             str(self.store),
-            self.location,
+            tuple(self.parts),
             self.options,
             self.store_name,
             frozenset(names - {self.store_name or ""}),
             self.offset_min,
             until,
             max(lake_end, until),
-            tuple(column for column in columns if column not in PARTITION_COLUMNS),
+            tags_of(self.table) if typed else None,
+            typed and bool(key_of(self.table)),
             watermarks=tuple((mark.begin, mark.until) for mark in self.watermarks),
         )
 
@@ -195,7 +215,24 @@ class LakeCheck:
         for begin, until in different:
             sort_out(plan, rows.true_files, np.array(sorted(rows.without_record)), known, begin, until, offsets)
         rows.differences.merge(offsets.differences)
+        if plan.keyed:
+            self.compare_keys(rows.differences)
         return self.summary(plan, rows, offsets, known, record_count, lake_bytes)
+
+    def compare_keys(self, differences: Differences) -> None:
+        """Note keys that have several rows of the store."""
+        key = list(key_of(self.table))
+        own = self.lake.columns.field(STORE_COLUMN) == self.store_name
+        offsets = self.lake.columns.field(OFFSET_COLUMN)
+        columns = {name: ds.field(name) for name in key} | {OFFSET_COLUMN: offsets}
+        rows = self.table.dataset().to_table(columns=columns, filter=own)
+        found = rows.group_by(key).aggregate([([], "count_all"), (OFFSET_COLUMN, "min")])
+        several = found.filter(pc.greater(found["count_all"], 1))
+        for row in several.to_pylist():
+            count, at = row["count_all"], row[f"{OFFSET_COLUMN}_min"]
+            values = " ".join(f"{name}={row[name]}" for name in key)
+            text = f"key has several rows: {values} rows={count} commit_log_offset={at}"
+            differences.note("doubled", at, text, count - 1)
 
     def known_damage(self) -> list[BadRange]:
         """Return the ranges that transactions have left out, as far as the table's history still has them."""
@@ -252,7 +289,7 @@ class LakeCheck:
                 begin=plan.offset_min,
                 until=plan.lake_end,
                 records=record_count,
-                rows=rows.row_count,
+                rows=rows.row_counts[0],
                 missing_count=counts["missing"],
                 changed_count=counts["changed"],
                 doubled_count=counts["doubled"],
@@ -271,12 +308,16 @@ class LakeCheck:
                 lake_bytes=lake_bytes,
                 seconds=round(seconds, 3),
                 mb_per_s=round(log_bytes / max(seconds, 1e-9) / 1e6, 1),
+                dead_letters=sum(rows.row_counts[1:]),
+                replaced_count=offsets.replaced,
             ),
         )
 
     def notes(self, rows: RowTotals, left_out: Sequence[BadRange]) -> Iterator[str]:
         """Yield further notes for the report."""
         yield "only the lake was compared with the log; `reput check STORE` checks the store's own views"
+        if self.plan.keyed:
+            yield "a table with a key proves its rows, not that a record without a row was replaced or removed"
         if rows.below_count:
             yield (
                 "rows are the only copy of records that retention removed, and cannot be compared: "
@@ -314,7 +355,8 @@ class RowTotals:
         self.sums = BlockSums()
         self.differences = Differences()
         self.without_record: list[int] = []
-        self.row_count = self.below_count = self.unverified_count = 0
+        self.row_counts = [0] * len(plan.parts)
+        self.below_count = self.unverified_count = 0
         self.watermark_rows = np.zeros(len(plan.watermarks), np.int64)
         self.watermark_sums = np.zeros(len(plan.watermarks), np.int64)
         self.true_files: list[LakeFile] = []
@@ -324,7 +366,7 @@ class RowTotals:
         self.sums.merge(found.sums)
         self.differences.merge(found.differences)
         self.without_record += found.without_record
-        self.row_count += found.row_count
+        self.row_counts[found.file.part] += found.row_count
         self.below_count += found.below_count
         self.watermark_rows += found.watermark_rows
         self.watermark_sums += found.watermark_sums
@@ -362,40 +404,23 @@ def covers(known: BadRange, found: BadRange) -> bool:
     return known.begin <= found.begin and found.end <= known.end
 
 
-def refuse_other_tables(location: LakeLocation) -> None:
-    """Refuse everything except a Delta table of the log: Iceberg tables, typed tables, folders of typed tables.
+def part_of(table: LakeTable, lake: Lake, end: int, options: TableOptions) -> LakePart:
+    """Return one table of a plan; *end* is where it ends.
 
     Raises:
-        ConfigError: the location holds one of these.
+        ConfigError: another writer has marked rows as deleted, so that the files have other rows than the table.
     """
-    advice = "Compare a Delta table of the log: reput export STORE LAKE makes one."
-    kind = format_of_folder(location)
-    if kind not in (None, DELTA_FORMAT):
+    marks = table.deleted_row_marks()
+    if marks is not None:
         raise ConfigError(
-            f"only Delta tables can be compared with the log: lake={location.address} format={kind}", advice
-        )
-    table = find_table(location)
-    tables = typed_tables(location) if table is None else []
-    if tables or (table is not None and TABLE_SETTING in table.properties()):
-        tables = tables or [location.address.rpartition("/")[2]]
-        raise ConfigError(
-            f"typed tables cannot be compared with the log: lake={location.address} tables={','.join(tables)}", advice
-        )
-
-
-def refuse_unreadable(table: LakeTable, location: LakeLocation) -> None:
-    """Refuse a table in whose files another writer has marked rows as deleted, because files then have other rows.
-
-    Raises:
-        ConfigError: the table has such marks.
-    """
-    try:
-        table.dataset()
-    except DeltaProtocolError as error:
-        raise ConfigError(
-            f"the table has features that a check does not support: lake={location.address} error={one_line(error)}",
+            f"the table has features that a check does not support: lake={lake.location.address} error={marks}",
             "Rewrite the table without them; an export does not need them.",
-        ) from None
+        )
+    present = names_in(table.schema(), lake.columns)
+    columns = tuple(name for name in options.row_format.schema().names if name in present)
+    folders = table.partition_columns()
+    day = next((name for name in ("date", DATE_COLUMN) if name in folders), None)
+    return LakePart(lake.location, lake.columns, columns, end, not is_typed(table), day)
 
 
 def kept_topics(table: LakeTable) -> list[str] | None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from reput.store.log.bad_range import BadRange
 from reput.table import LogTable
+from reput.table.batch_decoder import BatchDecoder
+from reput.table.record_parts import RecordParts
 from reput_plugins.spark_export.proof.block_sums import BlockSums
 from reput_plugins.spark_export.proof.proof_plan import ProofPlan
 
-__all__ = ["LogFindings", "pass_log"]
+__all__ = ["LogFindings", "pass_log", "with_tags"]
+
+Array = np.ndarray[Any, Any]
 
 # Larger than for rows, because here each run costs more than each record.
 WINDOW_ROWS = 16384
@@ -37,7 +45,18 @@ def pass_log(plan: ProofPlan, begin: int, until: int) -> LogFindings:
     findings = LogFindings()
     for parts, rows in log.records(begin, until):
         offsets = parts.columns.header["commit_log_offset"].astype(np.int64)
+        rows = with_tags(plan, parts, rows)
         findings.sums.add(offsets if len(rows) == len(offsets) else offsets[rows])
         findings.record_count += len(rows)
     findings.damage = log.damage
     return findings
+
+
+def with_tags(plan: ProofPlan, parts: RecordParts, rows: Array) -> Array:
+    """Return those of *rows* whose tags the lake keeps."""
+    if plan.tags is None:
+        return rows
+    decoder = BatchDecoder(msgspec.structs.replace(plan.table.row_format, columns=("tags",)))
+    wanted = pa.array(plan.tags, pa.string())
+    kept = [pc.is_in(batch["tags"], wanted).to_numpy(zero_copy_only=False) for batch in decoder.decode(parts, rows)]
+    return rows[np.concatenate(kept)] if kept else rows

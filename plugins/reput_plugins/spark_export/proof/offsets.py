@@ -14,8 +14,9 @@ from reput.store.log.bad_range import BadRange
 from reput.table import LogTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 from reput_plugins.spark_export.proof.block_sums import BLOCK_SIZE
-from reput_plugins.spark_export.proof.file_pass import open_file, rows_of_store
+from reput_plugins.spark_export.proof.file_pass import log_batches, open_file, rows_of_store
 from reput_plugins.spark_export.proof.findings import DIFFERENCES_SHOWN, Differences
+from reput_plugins.spark_export.proof.log_pass import with_tags
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
 
 __all__ = ["MissingRange", "OffsetFindings", "runs_of_blocks", "sort_out"]
@@ -36,12 +37,16 @@ class MissingRange(msgspec.Struct, frozen=True, rename={"begin": "from"}):
 
 
 class OffsetFindings:
-    """Missing, doubled and superfluous offsets. *left_out* counts records that a transaction lists as damaged."""
+    """Missing, doubled and superfluous offsets.
+
+    *left_out* counts records that a transaction lists as damaged, *replaced* those without a row in a table with a key.
+    """
 
     def __init__(self) -> None:
         self.differences = Differences()
         self.missing: list[MissingRange] = []
         self.left_out = 0
+        self.replaced = 0
 
 
 def runs_of_blocks(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -74,7 +79,10 @@ def sort_out(
     log = LogTable(plan.store, options)
     low = log.aligned(max(begin, log.offset_min), plan.until)
     high = log.aligned(until, plan.until) if until < plan.until else plan.until
-    runs = [parts.columns.header["commit_log_offset"][rows].astype(np.int64) for parts, rows in log.records(low, high)]
+    runs = [
+        parts.columns.header["commit_log_offset"][with_tags(plan, parts, rows)].astype(np.int64)
+        for parts, rows in log.records(low, high)
+    ]
     records = np.concatenate(runs) if runs else np.empty(0, np.int64)
     records = records[(records >= begin) & (records < until)]
     rows = row_offsets(plan, files, max(begin, log.offset_min), min(until, plan.until))
@@ -91,7 +99,10 @@ def sort_out(
     for known in known_damage:
         left_out |= (records >= known.begin) & (records < known.end)
     findings.left_out += int((missing & left_out).sum())
-    note_missing(records, missing & ~left_out, high, findings)
+    if plan.keyed:
+        findings.replaced += int((missing & ~left_out).sum())
+    else:
+        note_missing(records, missing & ~left_out, high, findings)
 
 
 def note_missing(records: Array, missing: Array, until: int, findings: OffsetFindings) -> None:
@@ -118,7 +129,7 @@ def row_offsets(plan: ProofPlan, files: Sequence[LakeFile], begin: int, until: i
             continue
         names = [OFFSET_COLUMN] if plan.store_name is None else [OFFSET_COLUMN, STORE_COLUMN]
         try:
-            for batch in open_file(plan, file).iter_batches(columns=names, use_threads=False):
+            for batch in log_batches(open_file(plan, file), plan.parts[file.part].names, names):
                 offsets = rows_of_store(plan, batch)[OFFSET_COLUMN].drop_null().to_numpy()
                 found.append(offsets[(offsets >= begin) & (offsets < until)])
         except (OSError, pa.ArrowInvalid):

@@ -7,17 +7,41 @@ import msgspec
 from reput.store.log.bad_range import BadRange
 from reput.table import TableOptions
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
-__all__ = ["OFFSET_COLUMN", "LakeFile", "ProofPlan", "files_of"]
+__all__ = ["OFFSET_COLUMN", "LakeFile", "LakePart", "ProofPlan", "files_of"]
 
 OFFSET_COLUMN = "commitLogOffset"
 
 
-class LakeFile(msgspec.Struct, frozen=True):
-    """One file of the table with the lowest and highest offset and store of its transaction; None: unknown."""
+class LakePart(msgspec.Struct, frozen=True):
+    """One of the compared tables: that of the rows, or that of the dead letters beside it.
 
+    Attributes:
+        names: how its rows name the columns of the log.
+        columns: columns that both the table and the log have.
+        end: where the table ends by its transactions.
+        has_topics: its files are laid out by topic.
+        day_column: the partition column of the day; None: its files are not laid out by day.
+    """
+
+    lake: LakeLocation
+    names: LogColumns
+    columns: tuple[str, ...]
+    end: int
+    has_topics: bool
+    day_column: str | None
+
+
+class LakeFile(msgspec.Struct, frozen=True):
+    """One file of a table with the lowest and highest offset and store of its transaction; None: unknown.
+
+    *part* is the number of its table in the plan.
+    """
+
+    part: int
     path: str
     size: int
     topic: str | None
@@ -39,45 +63,50 @@ class LakeFile(msgspec.Struct, frozen=True):
 
 
 class ProofPlan(msgspec.Struct, frozen=True):
-    """The comparison of one store's log with its rows in one version of the table.
+    """The comparison of one store's log with its rows in one version of the table, and of its dead letters.
 
     Attributes:
+        parts: the compared tables.
         table: how the export converts records to rows.
         store_name: value of the column ``store`` in the store's rows; None: the table has no such column.
         other_names: values of that column in the rows of other stores that the lake knows.
         offset_min: where the log began when the check began; rows below cannot be compared.
         until: where the lake ends, or where the log's history parts from the lake's.
         lake_end: where the lake ends by its transactions.
-        columns: columns that both the table and the log have, except those in the folders' names.
+        tags: the tags of the records that have a row; None: all.
+        keyed: the table has only the newest row of each key, so a record may lack a row.
         damage: ranges of the log that are damaged.
         watermarks: (from, until) of each watermark, ascending.
     """
 
     store: str
-    lake: LakeLocation
+    parts: tuple[LakePart, ...]
     table: TableOptions
     store_name: str | None
     other_names: frozenset[str]
     offset_min: int
     until: int
     lake_end: int
-    columns: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    keyed: bool = False
     damage: tuple[BadRange, ...] = ()
     watermarks: tuple[tuple[int, int], ...] = ()
 
 
-def files_of(table: LakeTable) -> list[LakeFile]:
-    """Return the files of *table*, in the order of their offsets."""
+def files_of(table: LakeTable, number: int, part: LakePart) -> list[LakeFile]:
+    """Return the files of *table*, which is part *number* of the plan, in the order of their offsets."""
+    offset, store = part.names.name(OFFSET_COLUMN), part.names.name(STORE_COLUMN)
     found = [
         LakeFile(
+            number,
             file.path,
             file.size,
-            file.partition.get("topic"),
-            file.partition.get("date"),
-            file.minimum.get(OFFSET_COLUMN),
-            file.maximum.get(OFFSET_COLUMN),
-            file.minimum.get(STORE_COLUMN),
-            file.maximum.get(STORE_COLUMN),
+            file.partition.get("topic") if part.has_topics else None,
+            None if part.day_column is None else file.partition.get(part.day_column),
+            file.minimum.get(offset),
+            file.maximum.get(offset),
+            file.minimum.get(store),
+            file.maximum.get(store),
         )
         for file in table.files()
     ]

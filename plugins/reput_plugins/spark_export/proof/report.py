@@ -8,7 +8,7 @@ from reput.store.log.bad_range import BadRange
 from reput.store.recovery.check_report import CheckReport
 from reput_plugins.spark_export.proof.offsets import MissingRange
 
-__all__ = ["LakeCheckReport", "LakeReport", "WatermarkReport"]
+__all__ = ["LakeCheckReport", "LakeReport", "TablesCheckReport", "WatermarkReport"]
 
 
 class WatermarkReport(msgspec.Struct, frozen=True):
@@ -29,6 +29,9 @@ class LakeReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
         begin, until: the part of the log that was compared: from where the log begins to where the lake ends.
         records: number of records in this part that the lake should have.
         rows: number of all rows of the store.
+        dead_letters: number of all dead letters of the store, beside a typed table. Unless the table has a key, each
+            record has either a row or a dead letter.
+        replaced_count: in a table with a key, records without a row: later messages replaced or removed them.
         missing_count: records without a row; *missing* lists the first ranges.
         changed_count: rows that differ from their records.
         doubled_count: rows beyond the first of a record.
@@ -70,9 +73,20 @@ class LakeReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
     lake_bytes: int
     seconds: float
     mb_per_s: float
+    dead_letters: int = 0
+    replaced_count: int = 0
 
 
 class LakeCheckReport(CheckReport, frozen=True):
     """The results of `check --lake`. Its only view is ``lake``; the views of the store are not compared."""
 
     lake: LakeReport
+
+
+class TablesCheckReport(CheckReport, frozen=True):
+    """The results of `check --lake` for typed tables. Its views are the tables, by name; *tables* has their numbers.
+
+    The log's *records* and *bytes* are those of the longest table.
+    """
+
+    tables: dict[str, LakeReport]

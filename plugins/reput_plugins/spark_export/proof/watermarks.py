@@ -31,17 +31,15 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, one_line
-from reput_plugins.spark_export.lakes.delta_table import open_delta_table
+from reput_plugins.spark_export.lakes.delta_table import STATISTICS_SETTING, open_delta_table
 from reput_plugins.spark_export.lakes.lake_table import LakeTable, TableTransaction
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["CUT_INFO", "FOLDER", "STATISTICS_SETTING", "Watermark", "catch_up", "read_watermarks"]
+__all__ = ["CUT_INFO", "FOLDER", "Watermark", "catch_up", "read_watermarks"]
 
 FOLDER = "_watermarks"
 # The info of a lake's transaction that deleted the rows of this store from this offset on.
 CUT_INFO = "reput_cut"
-# Delta's table property with the names of the columns that have statistics.
-STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 APP_PREFIX = "reput_watermarks"
 SCHEMA = pa.schema(
     [

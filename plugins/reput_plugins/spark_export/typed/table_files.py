@@ -63,6 +63,8 @@ class TablePlan(msgspec.Struct, frozen=True):
         rows: the columns that the worker writes for a body, with the table's types.
         store_name: value of the column ``store`` in its rows.
         store_id, dead_store_id: the store's id in the table, and in the dead letters.
+        file_schema, dead_file_schema: the columns of the files, in order; None: those of a Delta table, all except the
+            columns in the folders' names.
     """
 
     table: ResolvedTable
@@ -72,6 +74,8 @@ class TablePlan(msgspec.Struct, frozen=True):
     store_name: str
     store_id: str
     dead_store_id: str
+    file_schema: pa.Schema | None = None
+    dead_file_schema: pa.Schema | None = None
 
     @property
     def spec(self) -> TableSpec:
@@ -194,7 +198,7 @@ class TableFiles:
             pa.repeat(pa.scalar(self.plan.store_name), len(refused)),
             days_of(found["storeTimestamp"]),
         ]
-        self.add_partitions(self.dead, pa.table(arrays, schema=DEAD_SCHEMA), (DATE_COLUMN,))
+        self.add_partitions(self.dead, pa.table(arrays, schema=DEAD_SCHEMA), (DATE_COLUMN,), self.plan.dead_file_schema)
 
     def add_rows(self, batch: pa.RecordBatch, decoded: Decoded, deleted: bool) -> None:
         """Write the columns of the bodies that fit, beside those of the log."""
@@ -210,15 +214,23 @@ class TableFiles:
         table = pa.table(columns, schema=pa.schema([*self.plan.rows, *fields]))
         if self.spec.key_columns:
             table = table.append_column(DELETED, pa.repeat(pa.scalar(deleted), table.num_rows))
-            self.add_partitions(self.rows, table, ())
+            self.add_partitions(self.rows, table, (), None)
         else:
-            self.add_partitions(self.rows, table, self.spec.partition_by)
+            self.add_partitions(self.rows, table, self.spec.partition_by, self.plan.file_schema)
 
-    def add_partitions(self, writers: PartitionWriters, table: pa.Table, columns: tuple[str, ...]) -> None:
+    def add_partitions(
+        self, writers: PartitionWriters, table: pa.Table, columns: tuple[str, ...], file_schema: pa.Schema | None
+    ) -> None:
         """Write rows to the files of their partitions."""
         table = table.combine_chunks()
         for values, part in partitions(table, columns):
-            for batch in part.drop_columns(list(columns)).to_batches():
+            if file_schema is None:
+                part = part.drop_columns(list(columns))
+            else:
+                # An empty text is null here as well; see `partitions`.
+                empty = [name for name, value in zip(columns, values, strict=True) if value is None]
+                part = conform(part.drop_columns(empty), file_schema)
+            for batch in part.to_batches():
                 writers.add(values, batch)
 
 

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow.fs
 
 from reput.errors import ConfigError
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lakes.delta_table import open_delta_table
+from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder
 from reput_plugins.spark_export.typed.table_specs import DEAD_LETTERS_SUFFIX
 
-__all__ = ["inside", "refuse_typed_tables", "typed_tables"]
+__all__ = ["dead_letters_of", "inside", "refuse_typed_tables", "typed_tables"]
+
+NAMESPACE = "reput"
 
 
 def inside(folder: LakeLocation, name: str) -> LakeLocation:
-    """Return the place of a table in a lake."""
-    return LakeLocation(f"{folder.address}/{name}", folder.storage_options)
+    """Return the place of a table in a lake, and in its catalog if it has one."""
+    place = msgspec.structs.replace(folder, address=f"{folder.address}/{name}")
+    if folder.catalog is None:
+        return place
+    # A point would begin another part of the name.
+    return msgspec.structs.replace(place, catalog_table=f"{NAMESPACE}.{name.replace('.', '_')}")
+
+
+def dead_letters_of(table: LakeLocation) -> LakeLocation:
+    """Return the place of the dead letters beside a typed table."""
+    folder, _, name = table.address.rpartition("/")
+    return inside(msgspec.structs.replace(table, address=folder), name + DEAD_LETTERS_SUFFIX)
 
 
 def typed_tables(folder: LakeLocation) -> list[str]:
@@ -23,8 +36,12 @@ def typed_tables(folder: LakeLocation) -> list[str]:
         return []
     found = folder.filesystem().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True))
     names = [info.base_name for info in found if info.base_name.endswith(DEAD_LETTERS_SUFFIX)]
-    tables = [name for name in names if open_delta_table(inside(folder, name)) is not None]
-    return sorted(name.removesuffix(DEAD_LETTERS_SUFFIX) for name in tables)
+    return sorted(name.removesuffix(DEAD_LETTERS_SUFFIX) for name in names if is_table(inside(folder, name)))
+
+
+def is_table(place: LakeLocation) -> bool:
+    """Return whether a place holds a table, in a folder of any format."""
+    return format_of_folder(place) is not None if place.folder is not None else find_table(place) is not None
 
 
 def refuse_typed_tables(folder: LakeLocation) -> None:

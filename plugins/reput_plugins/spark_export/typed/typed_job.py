@@ -21,7 +21,7 @@ from reput.table.range_reader import pass_trimmed
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_continuation import continue_lake
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import DELTA_FORMAT, ICEBERG_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
 from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder, open_table
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
@@ -86,17 +86,21 @@ class OpenTable:
         kept = None if table is None else table.schema()
         self.resolved = resolve(self.spec, kept, log, begin, until)
         topics = self.spec.all_topics
-        self.dead.create(DEAD_SCHEMA, topics)
+        letters = self.dead.create(DEAD_SCHEMA, topics)
         made = self.rows.create(pa.schema([*self.resolved.schema, *log_fields(self.spec)]), topics)
         columns = made.schema()
+        rows = pa.schema([columns.field(name) for name in self.resolved.schema.names])
+        in_files = self.rows.location.table_format == ICEBERG_FORMAT
         self.plan = TablePlan(
             self.resolved,
             self.rows.location,
             self.dead.location,
-            pa.schema([columns.field(name) for name in self.resolved.schema.names]),
+            rows,
             self.rows.store_name,
             self.rows.epochs.store_id,
             self.dead.epochs.store_id,
+            made.file_schema(pa.schema([*rows, *log_fields(self.spec)])) if in_files else None,
+            letters.file_schema(DEAD_SCHEMA) if in_files else None,
         )
 
 
@@ -193,6 +197,8 @@ def open_tables(
     on_corruption: str,
     store_id: str | None,
     accept_truncation: bool,
+    lake_format: str,
+    catalog: str | None,
 ) -> OpenTables:
     """Return the typed tables in the folder *lake*, each cut to where the log continues it.
 
@@ -201,8 +207,11 @@ def open_tables(
         StoreError: a table holds another store, or rows that the log contradicts.
     """
     specs = load_tables(tables)
-    folder = LakeLocation.of(lake, storage_options)
-    if format_of_folder(folder) is not None or find_table(folder) is not None:
+    folder = LakeLocation.of(lake, storage_options, lake_format=lake_format, catalog=catalog)
+    refuse_iceberg(specs, folder)
+    # A table of a catalog has a place of its own, so only a folder, or a Delta table in a bucket, can be in the way.
+    is_bucket = folder.folder is None and folder.table_format == DELTA_FORMAT
+    if format_of_folder(folder) is not None or (is_bucket and find_table(folder) is not None):
         raise ConfigError(
             f"the lake is a table of the whole log, not a folder of tables: lake={folder.address}",
             "Name a separate folder for typed tables.",
@@ -234,3 +243,17 @@ def open_tables(
         table.find_end()
         opened.append(table)
     return OpenTables(opened, log, options, name)
+
+
+def refuse_iceberg(specs: Sequence[TableSpec], folder: LakeLocation) -> None:
+    """Refuse tables that Iceberg's format does not have here.
+
+    Raises:
+        ConfigError: a table has a key.
+    """
+    for spec in specs:
+        if spec.key_columns and folder.table_format == ICEBERG_FORMAT:
+            raise ConfigError(
+                f"only a Delta table can have a key: table={spec.name} lake_format={folder.table_format}",
+                'Leave out --lake-format (lake_format), or write mode = "append".',
+            )

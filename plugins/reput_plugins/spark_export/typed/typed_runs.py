@@ -9,6 +9,7 @@ from typing import Any
 
 from reput_plugins.spark_export import spark_job, spark_session
 from reput_plugins.spark_export.commit_pacer import COMMIT_BYTES, COMPACT_INTERVAL_MS, CommitPacer
+from reput_plugins.spark_export.lakes.opening import find_table
 from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
 from reput_plugins.spark_export.spark_job import Progress
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN
@@ -42,6 +43,8 @@ def export_tables(
     """
     began = time.monotonic()
     opened = open_tables(store, lake, tables, **chosen)
+    kept = maintenances(opened, 0, 0)
+    held = [files_in(maintenance) for maintenance in kept]
     begin, end = opened.begin, opened.log.find_durable_end()
     end = max(begin, end if until is None else min(end, until))
     if begin < end:
@@ -58,8 +61,8 @@ def export_tables(
         opened.create(end)
     damage = opened.damage()
     reports = opened.reports()
-    for maintenance in maintenances(opened, 0, 0):
-        maintenance.run(lambda: None)
+    for maintenance, files in zip(kept, held, strict=True):
+        maintenance.run(lambda: None, added=files_in(maintenance) - files)
     return {
         "begin": begin,
         "until": end,
@@ -69,6 +72,12 @@ def export_tables(
         "damage": damage,
         "tables": reports,
     }
+
+
+def files_in(maintenance: Maintenance) -> frozenset[str]:
+    """Return the names of a table's files; none if there is no table yet."""
+    table = find_table(maintenance.lake)
+    return frozenset() if table is None else frozenset(file.path for file in table.files())
 
 
 def sums(reports: Sequence[TableReport]) -> dict[str, int]:

@@ -23,15 +23,18 @@ from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lake_sink import Batches, contiguous, remove_unnamed
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.typed.keyed_lake import KeyedLake
-from reput_plugins.spark_export.typed.table_files import TablePlan, log_columns, write_tables
+from reput_plugins.spark_export.typed.table_files import (
+    DEAD_SCHEMA,
+    TablePlan,
+    log_columns,
+    log_fields,
+    write_tables,
+)
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, TableSpec
-from reput_plugins.spark_export.typed.typed_lake import TypedLake
+from reput_plugins.spark_export.typed.typed_lake import DEAD_KIND, TypedLake
 
 __all__ = ["TypedPlan", "WrittenTables", "lakes_of"]
-
-DEAD_KIND = "dead_letters"
 
 
 class WrittenTables:
@@ -96,27 +99,30 @@ class TypedPlan(msgspec.Struct, frozen=True):
             rows, dead = lakes_of(plan.spec)
             of_rows = [file for task in written for file in task.files[number][0]]
             of_dead = [file for task in written for file in task.files[number][1]]
-            self.commit(dead, plan.dead_location, plan.dead_store_id, bounds, of_dead, damage)
-            self.commit(rows, plan.location, plan.store_id, bounds, of_rows, damage, bool(plan.spec.key_columns))
+            self.commit(dead, plan.dead_location, plan.dead_store_id, DEAD_SCHEMA, bounds, of_dead, damage)
+            columns = pa.schema([*plan.rows, *log_fields(plan.spec)])
+            keyed = bool(plan.spec.key_columns)
+            self.commit(rows, plan.location, plan.store_id, columns, bounds, of_rows, damage, keyed)
 
     def commit(
         self,
         make: MakeLake,
         location: LakeLocation,
         store_id: str,
+        columns: pa.Schema,
         bounds: tuple[int, int],
         files: Sequence[ParquetFile],
         damage: Sequence[BadRange],
         keyed: bool = False,
     ) -> Commit | None:
-        """Commit the files of one table; remove files that the table does not use afterwards."""
+        """Commit the files of one table, written with *columns*; remove files that the table does not use."""
         store = Path(self.store)
         lake = lake_of_store(location, self.export_name, store, store_id, make=make)
         added = None
         try:
             with lake_errors(location.address):
                 added = lake.commit(
-                    open_table(location).schema(),
+                    columns,
                     *bounds,
                     files,
                     damage=damage,
@@ -146,6 +152,13 @@ def lakes_of(spec: TableSpec) -> tuple[MakeLake, MakeLake]:
         partition_columns=spec.partition_by,
         cluster_by=spec.cluster_by,
         key=spec.key_columns,
+        tags=spec.wanted_tags,
     )
-    dead = functools.partial(TypedLake, kind=DEAD_KIND, columns=LogColumns(), partition_columns=(DATE_COLUMN,))
+    dead = functools.partial(
+        TypedLake,
+        kind=DEAD_KIND,
+        columns=LogColumns(),
+        partition_columns=(DATE_COLUMN,),
+        tags=spec.wanted_tags,
+    )
     return rows, dead

@@ -1,0 +1,168 @@
+"""Typed tables in Iceberg's format: rows, dead letters, changes of the schema and cuts, as in Delta's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+pytest.importorskip("pyiceberg")
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from reput.cli import main
+from reput.errors import ConfigError
+from reput.store.disk.sealed_file import seal
+from reput.store.state.epochs import read_epochs
+from reput.store.state.identity import StoreIdentity
+from reput_plugins.spark_export import check_lake, export
+from reput_plugins.spark_export.lakes import iceberg_catalog
+from spark.exporting import without_spark
+from spark.lakes import iceberg_table
+from written_log import START_MS, WrittenLog
+
+DAY_MS = 86_400_000
+FIELDS = {"id": "integer", "text": "string", "rate": "float", "even": "boolean"}
+
+
+@pytest.fixture(autouse=True)
+def exported_here() -> Iterator[None]:
+    """Make exports do their work in this process."""
+    with without_spark():
+        yield
+
+
+def field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+class Orders:
+    """A log whose every tenth body is none, and the typed table `orders` of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = WrittenLog(root / "store")
+        (root / "store" / "reput").mkdir(parents=True)
+        (root / "store" / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "one", {})))
+        self.lake = root / "lake"
+        self.append(40)
+
+    def append(self, count: int, text: str = "t", **more: Any) -> None:
+        for _ in range(count):
+            number = len(self.log.offsets)
+            body = {"id": number, "text": text, "rate": 0.5, "even": number % 2 == 0, "place": {"x": number}, **more}
+            encoded = b"no" if number % 10 == 0 else json.dumps(body).encode()
+            self.log.append(encoded, store_timestamp=START_MS + DAY_MS * (number // 16))
+        self.log.save()
+
+    def export(self, types: dict[str, str] = FIELDS, keys: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Export with a schema of these types, and a struct with the id's type."""
+        place = {"type": "struct", "fields": [field("x", types["id"])]}
+        fields = [*(field(name, kind) for name, kind in types.items()), field("place", place)]
+        (self.root / "schema.json").write_text(json.dumps({"type": "struct", "fields": fields}))
+        described = {"topic": "orders", "format": "json", "schema": str(self.root / "schema.json"), **(keys or {})}
+        return export(
+            self.log.store, self.lake, tables={"tables": {"orders": described}}, lake_format="iceberg", **options
+        )
+
+    def rows(self, name: str = "orders") -> list[dict[str, Any]]:
+        """Return the rows that pyiceberg alone finds, in the order of the log."""
+        with iceberg_table(self.lake / name) as table:
+            found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+        return sorted(found, key=lambda row: row.get("_log", row)["commitLogOffset"])
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Orders:
+    return Orders(tmp_path)
+
+
+GOOD = [number for number in range(40) if number % 10]
+
+
+@pytest.mark.parametrize("columns", [["_date"], ["even", "id"], ["text"], []], ids=str)
+def test_each_body_is_once_in_the_table_or_in_its_dead_letters(orders: Orders, columns: list[str]):
+    """In partitions of each kind, for several exports; the files are merged, and every row equals its record."""
+    keys = {"partition_by": columns}
+    first = orders.export(keys=keys, until=orders.log.offsets[25])
+    assert (first.tables[0].records, first.tables[0].dead_letters) == (22, 3)
+    orders.export(keys=keys)
+    assert orders.export(keys=keys).records == 0
+    assert [(row["id"], row["even"], row["place"]["x"]) for row in orders.rows()] == [(n, not n % 2, n) for n in GOOD]
+    assert [row["commitLogOffset"] for row in orders.rows("orders.dead_letters")] == orders.log.offsets[::10]
+    assert main(["lake", "optimize", str(orders.lake), "--lake-format", "iceberg"]) == 0
+    report: Any = check_lake(orders.log.store, orders.lake)
+    assert report.ok
+    assert (report.tables["orders"].rows, report.tables["orders"].dead_letters) == (36, 4)
+    assert [row["id"] for row in orders.rows()] == GOOD
+
+
+def test_columns_are_added_and_widened(orders: Orders):
+    """Also in a struct; files are not written anew, and a merge has the new types. Others are refused."""
+    orders.export()
+    files = set((orders.lake / "orders").rglob("*.parquet"))
+    wide = {**FIELDS, "id": "long", "rate": "double", "more": "string"}
+    orders.append(10, more="new", id=2**40)
+    orders.export(wide)
+    assert files < set((orders.lake / "orders").rglob("*.parquet"))
+    for _ in range(2):
+        rows = orders.rows()
+        assert [(row["id"], row["more"]) for row in rows[35:]] == [(39, None), *[(2**40, "new")] * 9]
+        assert rows[0]["place"] == {"x": 1}
+        assert main(["lake", "optimize", str(orders.lake), "--lake-format", "iceberg"]) == 0
+    with pytest.raises(ConfigError, match=r"column=id kept=int64 asked=double; column=place.x kept=int64 asked=double"):
+        orders.export({**wide, "id": "double"})
+    assert check_lake(orders.log.store, orders.lake).ok
+
+
+def test_rows_and_dead_letters_of_a_cut_log_are_taken_out(orders: Orders):
+    """And those that came in their place are there once."""
+    orders.export()
+    epochs = read_epochs(orders.log.store, "one").begin(orders.log.offsets[25], START_MS)
+    (orders.log.store / "reput" / "epochs").write_bytes(epochs.seal())
+    for path in (orders.log.store / "commitlog").iterdir():
+        path.unlink()
+    orders.log.data, orders.log.offsets = orders.log.data[: orders.log.offsets[25]], orders.log.offsets[:25]
+    orders.append(20, "second")
+    orders.export()
+    wanted = [(number, "t" if number < 25 else "second") for number in range(45) if number % 10]
+    assert [(row["id"], row["text"]) for row in orders.rows()] == wanted
+    assert [row["commitLogOffset"] for row in orders.rows("orders.dead_letters")] == orders.log.offsets[::10]
+
+
+@contextmanager
+def catalog_of(path: Path) -> Iterator[Any]:
+    catalog = SqlCatalog("mine", uri=f"sqlite:///{path}")
+    try:
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def test_a_catalog_has_both_tables_by_name(orders: Orders, monkeypatch: pytest.MonkeyPatch):
+    """``reput.orders``, and its dead letters without a point in the name."""
+    path = orders.root / "mine.db"
+    # pyiceberg reads its configuration when it is imported.
+    monkeypatch.setattr(
+        iceberg_catalog, "load_catalog", lambda name, **more: SqlCatalog(name, uri=f"sqlite:///{path}", **more)
+    )
+    orders.export(catalog="mine")
+    with catalog_of(path) as catalog:
+        assert catalog.list_tables("reput") == [("reput", "orders"), ("reput", "orders_dead_letters")]
+        assert catalog.load_table("reput.orders").scan().to_arrow().num_rows == 36
+    report: Any = check_lake(orders.log.store, orders.lake, catalog="mine")
+    assert report.ok
+    assert report.tables["orders"].dead_letters == 4
+
+
+def test_a_table_with_a_key_is_refused(orders: Orders):
+    """Before anything is written."""
+    with pytest.raises(ConfigError, match="only a Delta table can have a key: table=orders lake_format=iceberg"):
+        orders.export(keys={"mode": "upsert", "key": ["id"]})
+    assert not orders.lake.exists()
