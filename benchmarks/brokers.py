@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from benchmarks.rocketmq_peer import VERSIONS, Peer
 from benchmarks.timed_commands import run_command
@@ -168,18 +169,10 @@ class Contender:
 
 def descendants(pids: Sequence[int]) -> list[int]:
     """Return the processes that descend from *pids*."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents.setdefault(int(fields[1]), []).append(int(entry.name))
     found: list[int] = []
-    todo = list(pids)
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found += children
-        todo += children
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process.pid for process in psutil.Process(pid).children(recursive=True)]
     return found
 
 

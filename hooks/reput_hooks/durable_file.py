@@ -8,14 +8,17 @@ from pathlib import Path
 __all__ = ["named", "replace_durably"]
 
 
-def replace_durably(path: Path, data: bytes) -> None:
+def replace_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Replace *path* by *data* as a whole: draft, fsync, rename, fsync of the directory.
+
+    Args:
+        mode: of the file, less the process's umask.
 
     Raises:
         OSError: the old file is still there, unless forcing the directory to disk failed. The error names the file.
     """
     draft = path.with_name(path.name + ".draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)
         while view:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,15 +12,49 @@ import pytest
 
 import reput
 from command_line import REPUT
+from contrasts import AAA_TEXT, contrast
 from delivering import LIMIT_S
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+# A browser that is not on the path; where the screenshots of docs/ are made anew.
+BROWSER_VARIABLE, SCREENSHOTS_VARIABLE = "REPUT_BROWSER", "REPUT_SCREENSHOTS"
+NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
+BROWSER = os.environ.get(BROWSER_VARIABLE) or next(filter(None, map(shutil.which, NAMES)), None)
+SIZE = {"width": 1100, "height": 760}
+# The colours that the browser has computed of each element with text, and of what it stands on.
+COLOURS = """() => {
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$|transparent/.test(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  return [...document.querySelectorAll("body *")]
+    .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()))
+    .filter((element) => element.checkVisibility() && !element.closest("svg"))
+    .map((element) => [getComputedStyle(element).color, ground(element), element.outerHTML.slice(0, 80)]);
+}"""
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.long,
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed"),
 ]
+
+
+def low_contrasts(page) -> list[tuple[str, str, str]]:
+    """Return the texts of a page with less contrast than seven to one."""
+
+    def digits(colour: str) -> str:
+        return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)[:3])
+
+    return [row for row in page.evaluate(COLOURS) if contrast(digits(row[0]), digits(row[1])) < AAA_TEXT]
+
+
+def take_screenshot(page, name: str) -> None:
+    """Keep a picture of the page for the documentation, if a folder was named."""
+    if folder := os.environ.get(SCREENSHOTS_VARIABLE):
+        page.screenshot(path=f"{folder}/console-{name}.png")
 
 
 def test_the_numbers_move_charts_are_drawn_and_a_dispatcher_is_paused_by_keyboard(tmp_path):
@@ -29,22 +64,22 @@ def test_the_numbers_move_charts_are_drawn_and_a_dispatcher_is_paused_by_keyboar
 
     def put() -> None:
         while not stop.wait(0.005):
-            store.put(reput.Message("orders", b"x"))
+            store.put(reput.Message("orders", b'{"order": 17, "paid": true}', keys=["order-17"], tags="paid"))
 
     said: list[str] = []
     asked: list[str] = []
     with reput.open(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
         putting = threading.Thread(target=put)
         putting.start()
-        command = [REPUT, "console", store.directory, "--listen", "127.0.0.1:0"]
-        console = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = [REPUT, "console", "store", "--listen", "127.0.0.1:0"]
+        console = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         try:
             assert console.stdout is not None
             address = re.search(r"console=(\S+)", console.stdout.readline())
             assert address is not None
             with playwright.sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-                page = browser.new_page()
+                page = browser.new_page(viewport=SIZE, color_scheme="light")
                 page.set_default_timeout(LIMIT_S * 1000)
                 page.on("console", lambda message: said.append(message.text))
                 page.on("pageerror", lambda error: said.append(str(error)))
@@ -52,7 +87,23 @@ def test_the_numbers_move_charts_are_drawn_and_a_dispatcher_is_paused_by_keyboar
                 page.goto(address[1])
                 page.locator("[data-live=put]", has_text=re.compile(r"^[1-9][0-9.]*/s$")).wait_for()
                 page.locator("svg polyline[points*=' ']").first.wait_for(state="attached")
+                if os.environ.get(SCREENSHOTS_VARIABLE):
+                    # Until the charts have something to show.
+                    while page.evaluate("points.length") < 30:
+                        page.wait_for_timeout(500)
+                take_screenshot(page, "overview")
+                for path in ("", "topics", "groups", "messages?topic=orders", "brokers", "dispatchers", "log", "audit"):
+                    page.goto(f"{address[1]}{path}")
+                    for scheme in ("dark", "light"):
+                        page.emulate_media(color_scheme=scheme)
+                        assert low_contrasts(page) == [], f"{path} {scheme}"
+                page.goto(f"{address[1]}messages?topic=orders")
+                page.locator("tbody a").first.click()
+                page.get_by_role("heading", name="Its life").wait_for()
+                assert low_contrasts(page) == []
+                take_screenshot(page, "message")
                 page.goto(f"{address[1]}dispatchers/index")
+                take_screenshot(page, "dispatcher")
                 page.get_by_role("link", name="Pause…").focus()
                 page.keyboard.press("Enter")
                 page.get_by_role("button", name="Yes: pause dispatcher=index").focus()

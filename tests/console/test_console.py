@@ -17,8 +17,10 @@ import reput
 from command_line import REPUT, run_reput
 from consoles import TOKEN, Browser, browser_of, store_browser
 from delivering import LIMIT_S, wait_until
+from process_tree import descendants
 from reput.cli.target.console_target import shown_target
-from reput.errors import ConfigError
+from reput.console.body_search import search_bodies
+from reput.errors import ConfigError, RequestRefused
 from serving import served
 from source_tree import ROOT
 
@@ -94,6 +96,26 @@ def test_a_message_is_found_by_key_position_time_and_id(browser, store):
         assert link in browser.text(f"/messages?topic=orders&{query}")
     assert "two" in words(browser.text(f"/messages?id={record.message_id}"))
     assert MESSAGE_LINK.findall(browser.text(f"/messages?topic=orders&time={at + 3_600_000}")) == []
+
+
+@pytest.mark.processes
+def test_a_message_is_found_by_the_text_of_its_body(browser, store):
+    """In whatever case, in JSON also behind escapes, newest first, and in parts if a topic is long."""
+    bodies = [b'{"city": "Z\\u00fcrich"}', b"another ZURICH", b"something", b"nothing"]
+    store.administration.create_topic("cities", 2)
+    for at, body in enumerate(bodies):
+        result = store.put(reput.Message("cities", body, queue_id=at % 2))
+    store.wait_for("consume_queue", result.next_commit_log_offset, LIMIT_S)
+    assert MESSAGE_LINK.findall(browser.text("/messages?topic=cities&text=ZÜRICH"))[1:] == []
+    page = browser.text("/messages?topic=cities&text=zurich")
+    assert "1 of 4 messages have this text" in page
+    assert "another ZURICH" in page
+    assert "0 of 4 messages have this text" in browser.text("/messages?topic=cities&text=paris")
+    found = search_bodies(store, "cities", "n", monotonic=iter([0.0, 9.0]).__next__)
+    assert [record.body for record in found.records] == [b"nothing"]
+    assert found.older_than is not None
+    rest = search_bodies(store, "cities", "another", found.older_than)
+    assert ([record.body for record in rest.records], rest.older_than) == ([b"another ZURICH"], None)
 
 
 @pytest.mark.processes
@@ -188,6 +210,36 @@ def test_brokers_are_shown_with_their_topics_groups_consumers_and_messages(tmp_p
             browser.text("/dispatchers", 404)
             browser.text("/metrics", 404)
             assert "continues at earliest" in browser.text("/groups/billing/reset?topic=orders&to=earliest")
+            assert "broker-a Nobody follows it." not in words(browser.text("/brokers"))
+            assert "Nobody follows it." in browser.text("/brokers")
+
+
+def test_dead_letters_are_put_back_and_a_quota_s_refusals_are_shown(tmp_path):
+    """Both through the broker: how many letters before the confirmation, then what became of them."""
+    with served(tmp_path / "store", broker_quotas="topic=small messages=1") as broker:
+        address = Path("{}:{}".format(*broker.address))
+        with reput.connect(str(address)) as client:
+            client.put(reput.Message("orders", b"bad", keys=["k"]))
+            with client.consumer("billing", "orders") as consumer:
+                consumer.retry(consumer.receive(LIMIT_S), -1)
+            wait_until(lambda: list(client.administration.dead_letters("billing").read()) != [])
+            client.put_batch([reput.Message("small", b"x")] * 60)
+            with pytest.raises(RequestRefused):
+                client.put(reput.Message("small", b"x"))
+            with shown_target(address, None, None) as target, browser_of(target) as browser:
+                assert "topic small" in words(browser.text("/brokers"))
+                assert "Dead letters that were not put back yet" in browser.text("/groups/billing")
+                assert "no whole number: count=" in words(browser.text("/groups/billing/redrive?count=x", 400))
+                assert "to the topic or to the group" in browser.text("/groups/billing/redrive?redrive_to=x", 400)
+                asked = browser.text("/groups/billing/redrive")
+                assert "1 dead letters of billing are put back, into the topics" in asked
+                assert "for this group alone" in browser.text("/groups/billing/redrive?redrive_to=group")
+                assert (
+                    browser.outcome(browser.send("/groups/billing/redrive", redrive_to="topic")) == "done: 1 redriven"
+                )
+                assert "0 dead letters of billing" in browser.text("/groups/billing/redrive")
+                assert "Dead letters that were not put back yet" not in browser.text("/groups/billing")
+            wait_until(lambda: sum(client.queue_range("orders", at)[1] for at in client.queue_ids("orders")) == 2)
 
 
 @pytest.mark.parametrize(
@@ -246,16 +298,8 @@ def test_a_broker_has_a_console_beside_it_that_may_die(tmp_path):
 
 
 def children(parent: int, part: str) -> list[int]:
-    """Return the children of a process whose command line has *part*."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            own = int(path.joinpath("stat").read_text().rpartition(")")[2].split()[1])
-            if own == parent and part in path.joinpath("cmdline").read_text():
-                found.append(int(path.name))
-        except (OSError, ValueError):
-            continue
-    return found
+    """Return the processes below a process whose command line has *part*."""
+    return [pid for pid, command in descendants(parent).items() if part in command]
 
 
 @pytest.mark.parametrize(

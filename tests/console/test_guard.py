@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from command_line import run_reput
 from consoles import TOKEN, Browser, store_browser
-from reput.console.accounts import Accounts
+from delivering import wait_until
+from reput.console.accounts import FREE_FAILURES, Accounts, hashed
+from reput.console.console_server import uvicorn_config
 from reput.errors import ConfigError
 
 PASSWORD = "correct horse battery"
@@ -23,9 +28,14 @@ def store(golden_read_only):
 def users(tmp_path):
     """A file of users."""
     path = tmp_path / "users"
-    path.write_text(f"# operators\nada:{PASSWORD}\n")
+    path.write_text(f"# operators\n{account('ada')}\n{account('bob')}\n")
     path.chmod(0o600)
     return path
+
+
+def account(name: str) -> str:
+    """Return a line of the file of users; its key is computed fast."""
+    return hashed(PASSWORD, cost=2, parallelism=1).line(name)
 
 
 def log_in(browser: Browser, password: str = PASSWORD, name: str = "ada") -> tuple[int, str]:
@@ -109,23 +119,46 @@ def test_where_there_are_accounts_nothing_is_shown_before_the_login(store, users
         assert browser.client.get("/", follow_redirects=False).status_code == 303
 
 
-def test_a_wrong_password_is_refused_and_many_are_slowed_down(store, users):
-    """After five failures the address waits a minute, even with the right one."""
+def test_wrong_passwords_make_the_next_attempt_wait_longer_each_time(store, users):
+    """Even one with the right password. Who else comes from the address, perhaps through a proxy, is not kept out."""
     now = [0.0]
     with store_browser(store, accounts=Accounts(users, lambda: now[0])) as browser:
-        for password, name in (("wrong", "ada"), (PASSWORD, "bob"), ("", ""), ("x", "ada"), ("y", "ada")):
-            status, page = log_in(browser, password, name)
+        for password in ("wrong", PASSWORD + "x", "", "x", "y"):
+            status, page = log_in(browser, password)
             assert status == 403
             assert "name or password is wrong" in page
-        assert "too many attempts" in log_in(browser)[1]
-        now[0] = 61.0
+        assert log_in(browser, PASSWORD, "eve")[0] == 403, "there is no such user"
+        status, page = log_in(browser)
+        assert status == 429
+        assert "try again in 2 s" in page
+        now[0] = 2.0
+        assert log_in(browser, "wrong")[0] == 403
+        assert "try again in 4 s" in log_in(browser)[1]
+        browser.client.cookies.clear()
+        assert log_in(browser, PASSWORD, "bob")[0] == 200, "the name has no failures of its own"
+        browser.client.cookies.clear()
+        now[0] = 6.0
         assert log_in(browser)[0] == 200
+        browser.client.cookies.clear()
+        assert log_in(browser, "wrong")[0] == 403, "a login forgets the failures before it"
+
+
+def test_attempts_at_the_same_time_are_all_counted(users):
+    """Not each of them is the first one; and few wait for a key to be computed, so that pages keep their threads."""
+    accounts = Accounts(users)
+    assert accounts.attempt("ada", PASSWORD, "10.0.0.7").accepted
+    with ThreadPoolExecutor(12) as threads, accounts.computing:
+        attempts = [threads.submit(accounts.attempt, "ada", f"wrong {at}", "10.0.0.7") for at in range(12)]
+        wait_until(lambda: sum(attempt.done() for attempt in attempts) == 12 - FREE_FAILURES)
+        assert accounts.attempt("ada", PASSWORD, "10.0.0.8").accepted, "what was accepted before needs no key"
+    assert not any(attempt.result().accepted for attempt in attempts)
+    assert accounts.attempt("ada", PASSWORD, "10.0.0.7").wait_s > 0.0
 
 
 def test_a_scraper_logs_in_by_http_s_basic_form(store, users):
     """At /metrics alone."""
     with store_browser(store, accounts=Accounts(users)) as browser:
-        for password, status in ((PASSWORD, 200), ("wrong", 401)):
+        for password, status in ((PASSWORD, 200), *[("wrong", 401)] * FREE_FAILURES, (PASSWORD, 429)):
             header = {"authorization": "Basic " + base64.b64encode(f"ada:{password}".encode()).decode()}
             assert browser.client.get("/metrics", headers=header).status_code == status
             assert browser.client.get("/", headers=header, follow_redirects=False).status_code == 303
@@ -134,8 +167,9 @@ def test_a_scraper_logs_in_by_http_s_basic_form(store, users):
 @pytest.mark.parametrize(
     ("text", "mode", "sentence"),
     [
-        ("ada:" + PASSWORD, 0o644, "others may read the file of users"),
-        ("ada:short", 0o600, "a line is no account: path="),
+        ("ada:scrypt$", 0o644, "others may read the file of users"),
+        ("ada:short", 0o600, "an account has no hash of a password, but plain text: path=.* line=1 name=ada"),
+        ("ada:scrypt$1073741824$8$1$c2hvcnQ=$c2hvcnQ=", 0o600, "an account has no hash"),
         ("no colon here at all", 0o600, "a line is no account: path="),
         ("\n# none\n", 0o600, "the file of users names none"),
     ],
@@ -148,3 +182,39 @@ def test_a_file_of_users_that_cannot_be_trusted_is_refused(text, mode, sentence,
     with pytest.raises(ConfigError, match=sentence) as raised:
         Accounts(path)
     assert "short" not in str(raised.value)
+    if mode == 0o600:
+        assert f"reput password {path} " in raised.value.advice
+
+
+def test_a_user_is_added_and_a_password_is_changed(tmp_path):
+    """`reput password` keeps the other lines, and never writes a password as it is."""
+    path = tmp_path / "users"
+    assert run_reput("password", path, "ada", stdin=f"{PASSWORD}\n").stdout == "added: ada\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run_reput("password", path, "bob", stdin=f"{PASSWORD}\n").code == 0
+    changed = run_reput("password", path, "ada", stdin="another long password\n")
+    assert changed.stdout == "changed: ada\n"
+    assert PASSWORD not in path.read_text()
+    accounts = Accounts(path)
+    assert not accounts.attempt("ada", PASSWORD, "-").accepted
+    assert accounts.attempt("ada", "another long password", "-").accepted
+    assert accounts.attempt("bob", PASSWORD, "-").accepted
+    assert "the password is too short" in run_reput("password", path, "eve", stdin="short\n").stderr
+    assert "the name of a user" in run_reput("password", path, "e:ve", stdin=f"{PASSWORD}\n").stderr
+
+
+def test_behind_a_proxy_the_client_s_own_address_counts():
+    """Only that of the proxy that was named is believed."""
+    seen = []
+
+    async def application(scope, receive, send) -> None:
+        seen.append(scope["client"][0])
+
+    config = uvicorn_config(application, None, None, "10.0.0.7")
+    config.load()
+    for peer in ("10.0.0.7", "10.0.0.8"):
+        scope = {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", b"192.0.2.1")]}
+        asyncio.run(config.loaded_app(scope, None, None))
+    assert seen == ["192.0.2.1", "10.0.0.8"]
+    with pytest.raises(ConfigError, match="neither an address nor a network: proxy=front"):
+        uvicorn_config(application, None, None, "front")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pyspark.errors import PySparkException
 
 import reput
 from command_line import REPUT
+from process_tree import descendants
 from reput.errors import DispatcherError, ReputError
 from reput_plugins.spark_export.spark_errors import spark_errors
 
@@ -88,24 +88,10 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch):
         gateway.proc.wait()
 
 
-def read_of_process(path: Path) -> bytes:
-    """Return the content of a file in /proc; nothing if its process or thread has ended since the path was found."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
 def jvm_below(pid: int) -> int | None:
     """Return Spark's JVM among the descendants of a process; None if there is none yet."""
-    # A pathlib search raises when the process ends meanwhile.
-    for children in glob.glob(f"/proc/{pid}/task/*/children"):
-        for child in map(int, read_of_process(Path(children)).split()):
-            words = read_of_process(Path(f"/proc/{child}/cmdline")).split(b"\0")
-            found = child if b"org.apache.spark.deploy.SparkSubmit" in words else jvm_below(child)
-            if found is not None:
-                return found
-    return None
+    commands = descendants(pid).items()
+    return next((child for child, command in commands if "org.apache.spark.deploy.SparkSubmit" in command), None)
 
 
 @pytest.mark.spark

@@ -114,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "reput.metrics",
         "reput.watched",
     },
+    "reput.telemetry": {*BELOW_PROCESS, "reput.embedded", "reput.metrics"},
     "reput.table": BELOW_PROCESS,
     "reput_plugins": {*BELOW_PROCESS, "reput.table"},
     "pyspark_reput": {*BELOW_PROCESS, "reput.table"},

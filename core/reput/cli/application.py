@@ -37,13 +37,21 @@ VERBS = (
     "status",
     "top",
     "console",
+    "password",
     "settings",
     "export",
     "doctor",
 )
 # Verbs that do not stand in a module of their name: that of the verb they undo, which has their EXAMPLES, or one in a
 # folder below.
-MODULE_OF = {"restore": "backup", "follow": "copies.follow", "promote": "copies.promote"}
+MODULE_OF = {
+    "restore": "backup",
+    "follow": "copies.follow",
+    "promote": "copies.promote",
+    "top": "watching.top",
+    "console": "watching.console",
+    "password": "watching.password",
+}
 # The modules of groups of verbs; each registers its own.
 GROUPS = {
     "plugin": "Installed dispatchers.",

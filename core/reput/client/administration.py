@@ -32,7 +32,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
 
-__all__ = ["BrokerRow", "ClusterAdministration", "ConsumerConnection"]
+__all__ = ["BrokerReplication", "BrokerRow", "ClusterAdministration", "ConsumerConnection", "ReplicaRow"]
 
 MASTER = "0"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
@@ -117,6 +117,41 @@ class BrokerRow(msgspec.Struct, frozen=True):
     error: str | None
 
 
+class ReplicaRow(msgspec.Struct, frozen=True):
+    """One follower of a master.
+
+    Attributes:
+        acknowledged: commit-log offset up to which it has the log; None: it has not said so yet.
+        behind: bytes that it lacks.
+    """
+
+    address: str = msgspec.field(name="addr")
+    acknowledged: int | None = msgspec.field(name="slaveAckOffset", default=None)
+    behind: int = msgspec.field(name="diff", default=0)
+    in_sync: bool = msgspec.field(name="inSync", default=False)
+
+
+class KnownReplication(msgspec.Struct):
+    """The body of GET_BROKER_HA_STATUS."""
+
+    end: int = msgspec.field(name="masterCommitLogMaxOffset", default=0)
+    followers: list[ReplicaRow] = msgspec.field(name="haConnectionInfo", default_factory=list)
+
+
+class BrokerReplication(msgspec.Struct, frozen=True):
+    """The followers of one master.
+
+    Attributes:
+        end: of its log; None: it does not tell, for the reason *error*.
+    """
+
+    broker_name: str
+    address: str
+    end: int | None
+    followers: list[ReplicaRow]
+    error: str | None
+
+
 class ClusterAdministration:
     """Any thread may call; the requests run in the loop of *thread*."""
 
@@ -147,6 +182,32 @@ class ClusterAdministration:
                 except (BrokerError, RequestRefused, msgspec.MsgspecError, KeyError) as raised:
                     error = str(raised)
                 rows.append(BrokerRow(broker.cluster, name, int(broker_id), address, runtime, error))
+        return rows
+
+    def replication(self) -> list[BrokerReplication]:
+        """Return the followers of each master; RocketMQ tells since version 5.
+
+        Raises:
+            BrokerError: no name server can be reached.
+        """
+        return self.thread.run(self._replication())
+
+    async def _replication(self) -> list[BrokerReplication]:
+        rows = []
+        for name, broker in sorted((await self._cluster()).broker_addr_table.items()):
+            if (address := broker.broker_addrs.get(MASTER)) is None:
+                continue
+            found, error = None, None
+            try:
+                response = await self.session.request(address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
+                found = msgspec.json.decode(response.body_bytes, type=KnownReplication)
+            except (BrokerError, RequestRefused, msgspec.MsgspecError) as raised:
+                error = str(raised)
+            rows.append(
+                BrokerReplication(
+                    name, address, None if found is None else found.end, [] if found is None else found.followers, error
+                )
+            )
         return rows
 
     async def _cluster(self) -> ClusterInfo:

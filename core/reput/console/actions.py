@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, cast
+
+import msgspec
 
 from reput.client.client import Client
 from reput.console.jobs import Progress, Work
+from reput.consume.administration.dead_letters import RedrivenLetter
 from reput.consume.pull.topic_reader import Beginning
 from reput.errors import ConfigError
 from reput.process.control.control_messages import Verb
@@ -15,7 +20,10 @@ from reput.process.control.control_socket import request
 from reput.process.owner.dead_letter_replay import replay_dead_letters
 from reput.process.owner.offline_rebuild import rebuild_in_place
 
-__all__ = ["DISPATCHER_ACTIONS", "OperatorAction", "parse_place", "reset_work"]
+__all__ = ["DISPATCHER_ACTIONS", "OperatorAction", "RedriveChoice", "parse_place", "redrive_work", "reset_work"]
+
+# A person who confirms a redrive waits for the count.
+COUNTED_MAX = 10_000
 
 Name: TypeAlias = Literal["pause", "resume", "restart", "rebuild", "replay"]
 
@@ -117,5 +125,86 @@ def reset_work(client: Client, group: str, topic: str, to: Beginning) -> Work:
     def work(progress: Progress) -> str:
         rows = client.administration.reset_offsets(group, topic, to)
         return ", ".join(f"queue {row.queue_id} at {row.consumer_offset}" for row in rows)
+
+    return work
+
+
+class RedriveChoice(msgspec.Struct, frozen=True):
+    """Which dead letters of a group are put back, and where to.
+
+    Attributes:
+        topic, tags: only letters that were sent to this topic, or have these tags; None: all.
+        count, rate: at most so many, or so many a second; None: all, as fast as it goes.
+    """
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("redrive_to", "topic", "tags", "count", "rate")
+
+    to: Literal["topic", "group"] = "topic"
+    topic: str | None = None
+    tags: str | None = None
+    count: int | None = None
+    rate: int | None = None
+
+    @classmethod
+    def of(cls, given: dict[str, str]) -> RedriveChoice:
+        """Return what a form says.
+
+        Raises:
+            ConfigError: a number is none, or the target is neither topic nor group.
+        """
+        numbers: dict[str, int | None] = {}
+        for name in ("count", "rate"):
+            text = given.get(name, "")
+            if text and not (text.isascii() and text.isdigit() and int(text[:19]) > 0 and len(text) < 19):
+                raise ConfigError(f"this is no whole number: {name}={text!r}", "Give one above 0, or nothing.")
+            numbers[name] = int(text) if text else None
+        to = given.get("redrive_to") or "topic"
+        if to not in ("topic", "group"):
+            raise ConfigError(f"dead letters go to the topic or to the group: to={to!r}", "Choose one of the two.")
+        target = cast("Literal['topic', 'group']", to)
+        return cls(target, given.get("topic") or None, given.get("tags") or None, numbers["count"], numbers["rate"])
+
+    def is_whole(self) -> bool:
+        """Return whether no letter is passed over, so that the next redrive goes on behind them."""
+        return self.topic is None and self.tags is None
+
+    def text(self) -> str:
+        """Return the choice as the audit log has it."""
+        return " ".join(
+            f"{name}={value}" for name in self.__struct_fields__ if (value := getattr(self, name)) is not None
+        )
+
+    def letters(self, client: Client, group: str, *, dry_run: bool) -> Generator[RedrivenLetter, None, None]:
+        """Yield what becomes of each chosen letter."""
+        return client.administration.dead_letters(group).redrive(
+            to=self.to,
+            topic=self.topic,
+            tags=self.tags,
+            count=self.count,
+            rate=None if dry_run else self.rate,
+            dry_run=dry_run,
+        )
+
+    def count_chosen(self, client: Client, group: str) -> str:
+        """Return how many letters there are, as text: not all are counted if there are very many."""
+        count = 0
+        with closing(self.letters(client, group, dry_run=True)) as rows:
+            for count, _ in enumerate(rows, 1):
+                if count == COUNTED_MAX:
+                    return f"{count} or more"
+        return str(count)
+
+
+def redrive_work(client: Client, group: str, choice: RedriveChoice) -> Work:
+    """Return the work that puts dead letters of a group back."""
+
+    def work(progress: Progress) -> str:
+        total = choice.count_chosen(client, group)
+        counts: Counter[str] = Counter()
+        with closing(choice.letters(client, group, dry_run=False)) as rows:
+            for row in rows:
+                counts[row.outcome] += 1
+                progress(counts.total(), int(total) if total.isdigit() else 0)
+        return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "there were none"
 
     return work

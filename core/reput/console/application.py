@@ -17,13 +17,14 @@ from starlette.staticfiles import StaticFiles
 
 from reput.console.accounts import Accounts
 from reput.console.audit_log import AuditLog
+from reput.console.broker_pages import BrokerPages
 from reput.console.console_context import FOLDER, ConsoleContext
 from reput.console.console_target import ConsoleStore, ConsoleTarget
 from reput.console.guard import Guard, refuse
 from reput.console.pages import Pages
 from reput.console.store_pages import StorePages
 from reput.errors import ConfigError, ReputError, RequestRefused
-from reput.metrics.store_collector import StoreCollector
+from reput.metrics.store_collector import ShownSeries, StoreCollector
 
 __all__ = ["LOOPBACK_HOSTS", "Console"]
 
@@ -50,10 +51,10 @@ class Console(ConsoleContext):
             hosts: names under which it may be asked; empty: any.
         """
         super().__init__(target, accounts, audit or AuditLog(None))
-        # Which topics and groups the metrics show: the same ones at each scrape.
-        self.shown: tuple[dict[str, None], dict[tuple[str, str], None]] = ({}, {})
+        self.shown = ShownSeries()
         routes = [
             *Pages(self).routes(),
+            *BrokerPages(self).routes(),
             *(StorePages(self, target).routes() if isinstance(target, ConsoleStore) else ()),
             Route("/events", self.events),
             Route("/metrics", self.metrics),
@@ -106,7 +107,5 @@ class Console(ConsoleContext):
             return refuse(404, "brokers give their metrics themselves: reput serve --metrics H:P")
         registry = CollectorRegistry()
         with self.target.open() as engine:
-            collector = StoreCollector(engine)
-            collector.shown_topics, collector.shown_groups = self.shown
-            registry.register(collector)
+            registry.register(StoreCollector(engine, shown=self.shown))
             return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

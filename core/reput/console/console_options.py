@@ -26,6 +26,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
         listener: descriptor of the bound socket.
         assignments: settings from the command line, ``NAME=VALUE``.
         users, cert, key: paths; None: not given.
+        proxy: address or network of the proxy in front of the console; None: there is none.
     """
 
     store: str
@@ -35,6 +36,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     users: str | None
     cert: str | None
     key: str | None
+    proxy: str | None = None
 
 
 def console_of(
@@ -76,6 +78,7 @@ def serve_beside(options: ConsoleOptions) -> None:
             listener,
             None if options.cert is None else Path(options.cert),
             None if options.key is None else Path(options.key),
+            options.proxy,
         )
     finally:
         target.close()

@@ -12,9 +12,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +25,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reput.console.accounts import Accounts
+from reput.in_thread import in_thread
 
 __all__ = ["FORM_SIZE_MAX", "ConsoleSession", "Guard"]
 
@@ -32,8 +35,8 @@ SESSIONS_MAX = 1000
 FORM_SIZE_MAX = 16 << 10
 FIELDS_MAX = 32
 OPEN_PATHS = ("/login", "/static/")
-# They are asked by scripts and scrapers, for which a page to log in would be no answer.
-BARE_PATHS = ("/events", "/metrics")
+# They are asked by scripts, for which a page to log in would be no answer.
+BARE_PATHS = ("/events",)
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -117,37 +120,38 @@ class Guard:
             new_cookie, session = self.begin(None)
         scope.setdefault("state", {})
         scope["state"] |= {"session": session, "guard": self, "form": {}}
-        refusal = self.refusal(scope, headers, session)
+        refusal = await self.refusal(scope, headers, session)
         if refusal is None and scope["method"] == "POST":
             refusal = await self.check_form(request, headers, session)
         await (refusal or self.application)(scope, receive, answer)
 
-    def refusal(self, scope: Scope, headers: Headers, session: ConsoleSession | None) -> Response | None:
+    async def refusal(self, scope: Scope, headers: Headers, session: ConsoleSession | None) -> Response | None:
         """Return the answer for a request that needs a login; None: it has one, or needs none."""
         path = scope["path"]
-        is_known = self.accounts is None or (session is not None and session.user is not None)
-        if is_known or path.startswith(OPEN_PATHS) or (path == "/metrics" and self.has_basic(scope, headers)):
+        if self.accounts is None or path.startswith(OPEN_PATHS) or (session is not None and session.user is not None):
             return None
+        if path == "/metrics":
+            return await self.basic_refusal(self.accounts, headers, peer_of(scope))
         if path in BARE_PATHS:
-            return PlainTextResponse(
-                "log in first\n", 401, {"www-authenticate": 'Basic realm="reput"'} if path == "/metrics" else None
-            )
+            return refuse(401, "log in first")
         return RedirectResponse(f"/login?to={quote(path)}", 303)
 
-    def has_basic(self, scope: Scope, headers: Headers) -> bool:
-        """Return whether a request carries an account in HTTP's Basic form."""
+    async def basic_refusal(self, accounts: Accounts, headers: Headers, address: str) -> Response | None:
+        """Return the answer for a scraper; None: it has an account, in HTTP's Basic form."""
         kind, _, encoded = headers.get("authorization", "").partition(" ")
-        address = peer_of(scope)
-        if kind.lower() != "basic" or self.accounts is None or not self.accounts.may_try(address):
-            return False
+        refusal = PlainTextResponse("log in first\n", 401, {"www-authenticate": 'Basic realm="reput"'})
+        if kind.lower() != "basic":
+            return refusal
         try:
             name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
-            return False
-        if self.accounts.accepts(name, password):
-            return True
-        self.accounts.failed(address)
-        return False
+            return refusal
+        # Not in the event loop: a key takes a while.
+        attempt = await in_thread(partial(accounts.attempt, name, password, address))
+        if attempt.wait_s:
+            wait = str(math.ceil(attempt.wait_s))
+            return PlainTextResponse("too many attempts: try again later\n", 429, {"retry-after": wait})
+        return None if attempt.accepted else refusal
 
     async def check_form(self, request: Request, headers: Headers, session: ConsoleSession | None) -> Response | None:
         """Read the form of a POST into the request's state; return the answer if it is not to be trusted."""

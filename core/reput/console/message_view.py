@@ -16,7 +16,7 @@ from reput.errors import ReputError
 from reput.process.control.group_status import GroupStatus
 from reput_hooks import Record
 
-__all__ = ["BodyView", "LifeStep", "body_view", "life_of", "message_row", "time_text"]
+__all__ = ["BodyView", "LifeStep", "body_view", "inflated", "life_of", "message_row", "time_text"]
 
 COMPRESSED_FLAG = 1
 # What a page shows of a body at most, and of one line of a table.
@@ -83,18 +83,24 @@ def message_row(record: Record) -> dict[str, object]:
 
 def body_view(record: Record) -> BodyView:
     """Return a body as text: JSON indented, text as it is, other bytes as a hex dump."""
-    body, notes = record.body, []
-    if record.sys_flag & COMPRESSED_FLAG:
-        try:
-            # Bounded: a few bytes may stand for gigabytes.
-            body = zlib.decompressobj().decompress(body, INFLATED_SIZE_MAX)
-            notes.append(f"compressed: {len(record.body)} bytes stored")
-        except zlib.error:
-            notes.append("compressed in a way that is not zlib's")
+    body, note = inflated(record)
+    notes = [note] if note else []
     kind, text = decoded(body)
     if len(text) > BODY_SIZE_MAX:
         notes.append(f"the first {BODY_SIZE_MAX} of {len(text)} characters")
     return BodyView(kind, text[:BODY_SIZE_MAX], "; ".join(notes))
+
+
+def inflated(record: Record) -> tuple[bytes, str]:
+    """Return a body as its producer gave it, as far as that goes, and what is to be said of it."""
+    if not record.sys_flag & COMPRESSED_FLAG:
+        return record.body, ""
+    try:
+        # Bounded: a few bytes may stand for gigabytes.
+        body = zlib.decompressobj().decompress(record.body, INFLATED_SIZE_MAX)
+    except zlib.error:
+        return record.body, "compressed in a way that is not zlib's"
+    return body, f"compressed: {len(record.body)} bytes stored"
 
 
 def decoded(body: bytes) -> tuple[str, str]:

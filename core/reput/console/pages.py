@@ -5,15 +5,18 @@ Every handler is a plain function: Starlette runs it on a thread, so that a read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from reput.console.actions import parse_place, reset_work
+from reput.console.actions import RedriveChoice, parse_place, redrive_work, reset_work
+from reput.console.body_search import search_bodies
 from reput.console.console_context import ConsoleContext
 from reput.console.guard import peer_of
 from reput.console.live_feed import live_cells
@@ -47,6 +50,7 @@ class Pages:
             Route("/groups", self.groups),
             Route("/groups/{group}", self.group),
             Route("/groups/{group}/reset", self.reset, methods=["GET", "POST"]),
+            Route("/groups/{group}/redrive", self.redrive, methods=["GET", "POST"]),
             Route("/messages", self.messages),
             Route("/message", self.message),
             Route("/jobs/{number:int}", self.job),
@@ -120,9 +124,10 @@ class Pages:
             group=group,
             progress=progress,
             config=config,
+            letters=self.letters(group),
             consumers=self.console.target.consumers(group),
             topics=list(dict.fromkeys(row.topic for row in progress)),
-            can_reset=self.console.target.broker() is not None,
+            can_act=self.console.target.broker() is not None,
         )
 
     def reset(self, request: Request) -> Response:
@@ -153,6 +158,43 @@ class Pages:
             back=f"/groups/{quote(group)}",
         )
 
+    def letters(self, group: str) -> list[dict[str, object]]:
+        """Return the first dead letters of a group that the next redrive puts back."""
+        with self.console.target.administration() as administration:
+            return [message_row(record) for record in islice(administration.dead_letters(group).read(), MESSAGES_MAX)]
+
+    def redrive(self, request: Request) -> Response:
+        """Show which dead letters would be put back, ask for a confirmation, then put them back."""
+        group = request.path_params["group"]
+        given = {name: value.strip() for name, value in (request.state.form or request.query_params).items()}
+        client = self.console.target.broker()
+        if client is None:
+            raise ConfigError(
+                f"no broker serves the store: group={group}",
+                "Close the program that has it open, then: reput group redrive STORE GROUP.",
+            )
+        wanted = RedriveChoice.of(given)
+        action = f"redrive group={group} {wanted.text()}"
+        if request.method == "POST":
+            return self.console.begin(request, action, redrive_work(client, group, wanted))
+        chosen = wanted.count_chosen(client, group)
+        to = "for this group alone"
+        if wanted.to == "topic":
+            to = "into the topics that they were sent to, for all groups of those topics"
+        again = "begins behind them" if wanted.is_whole() else "may choose them again"
+        return self.console.page(
+            request,
+            "confirm.html",
+            "Redrive dead letters",
+            action=action,
+            consequence=(
+                f"{chosen} dead letters of {group} are put back, {to}. They stay among the dead "
+                f"letters as well. The next redrive {again}."
+            ),
+            fields={name: given.get(name, "") for name in RedriveChoice.FIELDS},
+            back=f"/groups/{quote(group)}",
+        )
+
     # Messages.
 
     def messages(self, request: Request) -> Response:
@@ -161,8 +203,14 @@ class Pages:
         if given.get("id"):
             return RedirectResponse(f"/message?id={quote(given['id'])}", 303)
         rows: list[Record] = []
-        note = ""
-        if given.get("topic"):
+        note, older_than = "", None
+        if given.get("topic") and given.get("text"):
+            before = given.get("before")
+            with self.console.target.messages() as source:
+                found = search_bodies(source, given["topic"], given["text"], parse_time(before) if before else None)
+            rows, older_than = found.records, found.older_than
+            note = f"{len(rows)} of {found.read_count} messages have this text, newest first"
+        elif given.get("topic"):
             rows, note = self.found(given)
         return self.console.page(
             request,
@@ -170,6 +218,7 @@ class Pages:
             "Messages",
             given=given,
             note=note,
+            older_than=older_than,
             rows=[message_row(record) for record in rows],
             older=max(min((record.queue_offset for record in rows), default=0) - MESSAGES_MAX, 0),
             newer=max((record.queue_offset for record in rows), default=-1) + 1,
@@ -243,9 +292,8 @@ class Pages:
         if request.method == "GET":
             return self.console.page(request, "login.html", "Log in", failed="", csrf=session.csrf)
         name = form.get("name", "")
-        if not accounts.may_try(peer):
-            failed = "too many attempts: wait a minute"
-        elif accounts.accepts(name, form.get("password", "")):
+        attempt = accounts.attempt(name, form.get("password", ""), peer)
+        if attempt.accepted:
             guard.end(request.cookies)
             token, _ = guard.begin(name)
             self.console.audit.add_login(name, peer, "done")
@@ -253,12 +301,12 @@ class Pages:
             response = RedirectResponse(to if to.startswith("/") and to[1:2] not in ("/", "\\") else "/", 303)
             response.headers.append("set-cookie", guard.cookie(token))
             return response
-        else:
-            accounts.failed(peer)
-            failed = "name or password is wrong"
+        failed, status = "name or password is wrong", 403
+        if attempt.wait_s:
+            failed, status = f"too many attempts: try again in {math.ceil(attempt.wait_s)} s", 429
         # Not the name: it may be a password in the wrong field.
         self.console.audit.add_login("-", peer, f"refused: {failed}")
-        return self.console.page(request, "login.html", "Log in", 403, failed=failed, csrf=session.csrf)
+        return self.console.page(request, "login.html", "Log in", status, failed=failed, csrf=session.csrf)
 
     def logout(self, request: Request) -> Response:
         """End the session."""

@@ -97,13 +97,29 @@ class Families:
         family.add_metric([], buckets, None if total_ms is None else total_ms / 1000)
 
 
+class ShownSeries:
+    """The topics and groups that have series: what was shown once is shown at each scrape, while it exists."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, None] = {}
+        self.groups: dict[tuple[str, str], None] = {}
+
+
 class StoreCollector(Collector):
     """Any thread may scrape; a registry does so in the thread that asks it."""
 
     def __init__(
-        self, engine: ReadingEngine, connections: Callable[[], Iterable[ConnectionCount]] = lambda: ()
+        self,
+        engine: ReadingEngine,
+        connections: Callable[[], Iterable[ConnectionCount]] = lambda: (),
+        *,
+        shown: ShownSeries | None = None,
     ) -> None:
-        """Show *engine*, and the connections that its broker has."""
+        """Show *engine*, and the connections that its broker has.
+
+        Args:
+            shown: which topics and groups have series; collectors that follow one another share it. None: a new one.
+        """
         self.engine = engine
         self.connections = connections
         settings = engine.settings
@@ -112,8 +128,7 @@ class StoreCollector(Collector):
             "node_type": "broker",
             "node_id": settings.broker_name,
         }
-        self.shown_topics: dict[str, None] = {}
-        self.shown_groups: dict[tuple[str, str], None] = {}
+        self.shown = shown or ShownSeries()
 
     def describe(self) -> Iterator[Family]:
         """Yield every family without a sample: registering must not read the store."""
@@ -193,7 +208,7 @@ class StoreCollector(Collector):
             topics, groups = statistics.topics, statistics.groups
             left_out = {"topics": statistics.topics_left_out, "groups": statistics.groups_left_out}
             add_times(families, statistics)
-        kept_topics = kept(self.shown_topics, {row.topic: row.put_nums for row in topics})
+        kept_topics = kept(self.shown.topics, {row.topic: row.put_nums for row in topics})
         for topic in topics:
             if topic.topic in kept_topics:
                 labels = {"topic": topic.topic, "is_system": truth(is_system_topic(topic.topic))}
@@ -202,7 +217,7 @@ class StoreCollector(Collector):
         weights = {(lag.group, lag.topic): lag.lag for lag in figures.lags}
         for group in groups:
             weights[group.group, group.topic] = weights.get((group.group, group.topic), 0) + group.get_nums
-        kept_groups = kept(self.shown_groups, weights)
+        kept_groups = kept(self.shown.groups, weights)
         for group in groups:
             if (group.group, group.topic) in kept_groups:
                 labels = group_labels(group.group, group.topic)

@@ -111,6 +111,9 @@ def serve(
     console_users: Annotated[
         Path | None, typer.Option("--console-users", metavar="FILE", help="As --users of `reput console`.")
     ] = None,
+    console_proxy: Annotated[
+        str | None, typer.Option("--console-proxy", metavar="ADDRESS", help="As --proxy of `reput console`.")
+    ] = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
 ) -> NoReturn:
@@ -165,7 +168,7 @@ def serve(
     shown: dict[str, Any] = {}
     if console is not None:
         watching, shown = console_beside(
-            store, console, console_users, (tls_cert, tls_key), trusted, config, assignments
+            store, console, console_users, console_proxy, (tls_cert, tls_key), trusted, config, assignments
         )
         # Kept open until this process has become the keeper, which hands it on.
         shown["console_listener"] = watching.detach()
@@ -225,6 +228,7 @@ def console_beside(
     store: Path,
     address: str,
     users: Path | None,
+    proxy: str | None,
     pair: tuple[Path | None, Path | None],
     trusted: bool,
     config: Path | None,
@@ -252,7 +256,12 @@ def console_beside(
         users=None if users is None else os.fspath(users.absolute()),
         cert=cert,
         key=key,
+        proxy=proxy,
     )
+    if proxy is not None:
+        from reput.console.console_server import require_network
+
+        require_network(proxy)
     if users is not None:
         from reput.console.accounts import Accounts
 

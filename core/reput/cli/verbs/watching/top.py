@@ -7,9 +7,9 @@ import sys
 from reput.cli.terminal.options import ConfigOption, SetOption, TargetArgument
 from reput.errors import ConfigError
 
-__all__ = ["EXAMPLE", "top"]
+__all__ = ["EXAMPLES", "top"]
 
-EXAMPLE = "reput top --help"
+EXAMPLES = {"top": "reput top --help"}
 
 
 def top(target: TargetArgument, config: ConfigOption = None, assignments: SetOption = None) -> None:

@@ -12,9 +12,12 @@ from reput.cli.terminal.options import ConfigOption, SetOption, TargetArgument
 from reput.cli.terminal.output import write_line
 from reput.cli.verbs.serve import address_text, bound, split_address
 
-__all__ = ["EXAMPLE", "console"]
+__all__ = ["EXAMPLES", "console"]
 
-EXAMPLE = "reput send store orders --count 3 && timeout --preserve-status 3 reput console store --listen 127.0.0.1:0"
+EXAMPLES = {
+    "console": "reput send store orders --count 3"
+    " && timeout --preserve-status 3 reput console store --listen 127.0.0.1:0"
+}
 DANGER = (
     "a console beyond this machine needs accounts and encryption",
     "Give --users with --tls-cert and --tls-key; or --users and --insecure, behind a proxy that encrypts.",
@@ -28,13 +31,17 @@ def console(
     ] = "127.0.0.1:9180",
     users: Annotated[
         Path | None,
-        typer.Option("--users", metavar="FILE", help="Accounts: NAME:PASSWORD per line, in a file of mode 600."),
+        typer.Option("--users", metavar="FILE", help="Accounts, made by `reput password FILE NAME`."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without encryption.")
     ] = False,
+    proxy: Annotated[
+        str | None,
+        typer.Option("--proxy", metavar="ADDRESS", help="Proxy or network whose X-Forwarded-For names the client."),
+    ] = None,
     audit_log: Annotated[
         Path | None,
         typer.Option("--audit-log", metavar="FILE", help="Record of actions. [reput/log/console.log in the store]"),
@@ -57,4 +64,4 @@ def console(
         served = console_of(shown, listener, users, is_encrypted=tls_cert is not None, audit_log=audit_log)
         scheme = "http" if tls_cert is None else "https"
         write_line(f"ready console={scheme}://{address_text(*listener.getsockname()[:2])}/ target={target}")
-        run_console(served, listener, tls_cert, tls_key)
+        run_console(served, listener, tls_cert, tls_key, proxy)
