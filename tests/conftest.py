@@ -47,6 +47,8 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
 
 FIRST_WORKER = "gw0"
+# Objects before a young collection, and younger collections before an older one.
+GARBAGE_THRESHOLDS = (50_000, 20, 20)
 MEMORY = Path("/dev/shm")
 # Several times what the tests need at once; directories of passed tests are removed.
 MEMORY_FREE_MIN = 6 << 30
@@ -92,8 +94,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
 
 
-# One process runs these, with `--dist loadscope`: it starts the only Spark, or builds the only wheel.
-SCOPES = ("tests/spark/", "tests/packaging/")
+# One process runs the tests of each of these, with `--dist loadscope`: it starts the only Spark, builds the only wheel,
+# parses the source once, and prepares the examples of the verbs once.
+SCOPES = ("tests/spark/", "tests/packaging/", "tests/tree/", "tests/cli/test_main.py")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -119,7 +122,7 @@ class OneWorkerCompiles:
     """
 
     def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile()
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
         fcntl.flock(self.file, fcntl.LOCK_EX)
 
     @pytest.hookimpl(optionalhook=True)
@@ -152,9 +155,14 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the thousands of collected tests out of every later garbage collection; they stay until the end."""
+    """Leave the thousands of collected tests out of every later garbage collection; they stay until the end.
+
+    Tests that make many objects (the explorer of interleavings, Hypothesis) spend up to half of their time in
+    collections, so these are rarer than by default. Tests about what is left over collect themselves.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 @pytest.fixture(scope="session")
