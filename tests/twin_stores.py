@@ -13,6 +13,7 @@ from reput.errors import ReputError
 from reput.kernel import VARIABLE
 from reput.store.message_store import MessageStore
 from reput.store.writer.publisher import AppendedRecords, Publisher
+from reput_hooks import DispatchColumns
 from small_store import ManualClock, UnforcedFiles, log_bytes, small_settings
 
 __all__ = ["TwinStores", "outcome_of"]
@@ -36,9 +37,14 @@ class KeepingPublisher(Publisher):
 
 
 class TwinStores:
-    """Two writers with the same clock, settings and topics."""
+    """Two writers with the same clock, settings and topics.
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    Args:
+        same_runs: the same messages are published together; else only their order is compared.
+    """
+
+    def __init__(self, directory: Path, *, same_runs: bool = True, **settings: object) -> None:
+        self.same_runs = same_runs
         self.clock = ManualClock()
         self.stores: list[MessageStore] = []
         self.publishers: list[KeepingPublisher] = []
@@ -73,15 +79,24 @@ class TwinStores:
             "store_timestamp": store.appender.store_timestamp,
             "offsets": store.queue_offsets.queues,
             "put_sizes": {name: topic.put_size for name, topic in store.topic_table.topics.items()},
-            "published": self.publishers[number].published[-1:],
+            "published": self.published(number)[-1:],
             "is_locked": store.appender.put_lock.locked(),
         }
+
+    def published(self, number: int) -> list[Any]:
+        """Return what was published: by run, or by message."""
+        published = self.publishers[number].published
+        if self.same_runs:
+            return [*published]
+        return [
+            request for records in published for request in DispatchColumns(records.queues, records.rows, records.texts)
+        ]
 
     def close(self) -> list[bytes]:
         """Close both and return the bytes of the log, which are the same; so is everything published."""
         for store in self.stores:
             store.close(views_complete=False)
-        assert self.publishers[0].published == self.publishers[1].published
+        assert self.published(0) == self.published(1)
         logs = [log_bytes(store.directory) for store in self.stores]
         assert logs[0] == logs[1]
         return logs

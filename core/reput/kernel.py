@@ -31,7 +31,9 @@ __all__ = [
     "VARIABLE",
     "Kernel",
     "KernelPuts",
+    "KernelSends",
     "ReadRecords",
+    "SendRequests",
     "found_kernel",
     "kernel",
     "kernel_version",
@@ -41,7 +43,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 2
+PROTOCOL = 3
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
@@ -61,6 +63,23 @@ class KernelPuts(Protocol):
         self, topic: str, queue_id: int, body: bytes, head: object, of_batch: bytes, added: bytes
     ) -> list[Any] | None:
         """Put the messages of a batch that a client sent, as one run, and return their results."""
+
+
+class SendRequests(Protocol):
+    """Requests of one connection to store messages, in their order."""
+
+    def frames(self) -> list[bytes]:
+        """Return each frame without the word of its length."""
+
+
+class KernelSends(Protocol):
+    """The compiled way of a broker's requests to store messages, from their frames to those of the answers."""
+
+    def take(self, data: memoryview, born_host: bytes) -> tuple[SendRequests, int] | None:
+        """Return the whole requests that *data* begins with, and their bytes; None: the first goes the Python way."""
+
+    def put(self, requests: list[SendRequests]) -> list[bytes] | None:
+        """Put the messages as one run; return the frames of each one's answers. None: nothing has changed."""
 
 
 class ReadRecords(Protocol):
@@ -88,6 +107,7 @@ class Kernel(Protocol):
     PROTOCOL: int
     __version__: str
     KernelPuts: Callable[..., KernelPuts]
+    KernelSends: Callable[..., KernelSends]
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""

@@ -14,6 +14,8 @@ pub enum Way {
     PutBatch,
     /// A batch from a client.
     SentBatch,
+    /// A request of a client, from its frame on.
+    Sent,
     /// A batch of rows for the index.
     Index,
     /// A batch of rows for the consume queues.
@@ -26,8 +28,8 @@ pub enum Way {
     Check,
 }
 
-const NAMES: [&str; 8] =
-    ["put", "put_batch", "sent_batch", "index", "consume_queue", "read", "scan", "check"];
+const NAMES: [&str; 9] =
+    ["put", "put_batch", "sent_batch", "sent", "index", "consume_queue", "read", "scan", "check"];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Count *messages* that were put through one kind of call.

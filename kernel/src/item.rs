@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::known::KnownTopic;
+use crate::record::Head;
 
 /// The queue of a message.
 #[derive(Clone, Copy)]
@@ -15,6 +16,8 @@ pub enum Queue {
 
 /// The stored part of one message, without its place and time.
 pub struct Item<'a> {
+    /// The fields that do not come from the message.
+    pub head: &'a Head,
     /// Its topic.
     pub topic: Arc<KnownTopic>,
     /// Its queue.

@@ -16,6 +16,8 @@ mod puts;
 mod reads;
 mod record;
 mod rows;
+mod send_header;
+mod sends;
 mod sent;
 mod stored;
 mod units;
@@ -24,7 +26,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// The compiled way of what costs reput most.
 #[pymodule]
@@ -35,6 +37,8 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;
+    module.add_class::<sends::KernelSends>()?;
+    module.add_class::<sends::SendRequests>()?;
     module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;

@@ -81,3 +81,14 @@ impl<'py> SharedMemory<'py> {
         unsafe { self.address.add(at).cast::<Word>().read_volatile() }.0.to_ne_bytes()
     }
 }
+
+/// Return what *read* makes of the bytes of a buffer. It cannot run Python code, which might change them meanwhile.
+pub fn with_bytes<T>(_: Python<'_>, buffer: &PyBuffer<u8>, read: impl FnOnce(&[u8]) -> T) -> T {
+    assert!(buffer.is_c_contiguous());
+    if buffer.len_bytes() == 0 {
+        return read(&[]);
+    }
+    // SAFETY: the buffer's export keeps the bytes where they are, and they are contiguous. *read* has no token of the
+    // interpreter, whose lock is held until it returns, so no Python code writes to them meanwhile.
+    read(unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) })
+}

@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 
 use crate::item::{Item, Queue};
 use crate::known::{KnownTags, KnownTopic};
+use crate::record::Head;
 
 /// Maximum number of characters in all keys together; longer keys are checked in Python.
 const PLAIN_KEYS_MAX: usize = 4096;
@@ -76,7 +77,7 @@ impl<'py> PlainMessage<'py> {
     }
 
     /// Return the stored part of the message; `None`: it is too long.
-    pub fn item(&self, py: Python<'py>, body_size_max: usize) -> PyResult<Option<Item<'_>>> {
+    pub fn item<'a>(&'a self, py: Python<'py>, head: &'a Head, body_size_max: usize) -> PyResult<Option<Item<'a>>> {
         let body = self.body.as_bytes();
         let data = self.tags.data.bind(py).as_bytes();
         let (keys, keys_size, properties) = match &self.keys {
@@ -91,6 +92,7 @@ impl<'py> PlainMessage<'py> {
             return Ok(None);
         }
         Ok(Some(Item {
+            head,
             topic: Arc::clone(&self.topic),
             queue: self.queue,
             flag: self.flag,

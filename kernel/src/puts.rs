@@ -52,8 +52,10 @@ pub struct KernelPuts {
 }
 
 /// The time at which a put was called.
-enum Called {
+pub enum Called {
+    /// By the system's clock.
     At(Instant),
+    /// By the store's clock, in seconds.
     Told(f64),
 }
 
@@ -70,9 +72,24 @@ impl Drop for PutLock<'_, '_> {
     }
 }
 
+/// Where one item is stored.
+pub struct Place {
+    /// Commit-log offset of its record.
+    pub commit_log_offset: i64,
+    /// Bytes of its record.
+    pub record_size: usize,
+    /// Offset in units of the consume queue.
+    pub queue_offset: i64,
+}
+
 /// The result of one put of one or several items.
-struct Appended<'py> {
-    results: Vec<Bound<'py, PyAny>>,
+pub struct Appended<'py> {
+    /// One for each item.
+    pub places: Vec<Place>,
+    /// Milliseconds since 1970, of all of them.
+    pub store_timestamp: i64,
+    /// `PutMessageResult` of each item; empty if they were not asked for.
+    pub results: Vec<Bound<'py, PyAny>>,
     records: Bound<'py, PyAny>,
 }
 
@@ -133,8 +150,8 @@ impl KernelPuts {
             return Ok(None);
         }
         let Some(plain) = self.plain(message)? else { return Ok(None) };
-        let Some(item) = plain.item(py, self.body_size_max)? else { return Ok(None) };
-        let Some(mut results) = self.append(py, &self.head, &[item], false)? else { return Ok(None) };
+        let Some(item) = plain.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
+        let Some(Appended { mut results, .. }) = self.append(py, &[item], true, false)? else { return Ok(None) };
         self.note(py, called, 1)?;
         count(Way::Put, 1);
         Ok(results.pop())
@@ -154,10 +171,10 @@ impl KernelPuts {
         }
         let mut items = Vec::with_capacity(plain.len());
         for message in &plain {
-            let Some(item) = message.item(py, self.body_size_max)? else { return Ok(None) };
+            let Some(item) = message.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
             items.push(item);
         }
-        let Some(results) = self.append(py, &self.head, &items, true)? else { return Ok(None) };
+        let Some(Appended { results, .. }) = self.append(py, &items, true, true)? else { return Ok(None) };
         self.note(py, called, results.len())?;
         count(Way::PutBatch, results.len());
         Ok(Some(results))
@@ -180,14 +197,12 @@ impl KernelPuts {
         let called = self.monotonic(py)?;
         let Some(topic) = self.topic(topic)? else { return Ok(None) };
         let Some(of_batch) = added_properties(of_batch) else { return Ok(None) };
-        let carries: bool = self.preparer.bind(py).getattr(intern!(py, "needs_properties"))?.is_truthy()?;
-        let Some(items) = sent_items(body.as_bytes(), &topic, queue_id, &of_batch, added, carries) else {
+        let carries = self.carries_properties(py)?;
+        let head = head_of(head)?;
+        let Some(items) = sent_items(body.as_bytes(), &topic, queue_id, &head, &of_batch, added, carries) else {
             return Ok(None);
         };
-        if items.is_empty() || items.iter().any(|item| item.body.len() > self.body_size_max) {
-            return Ok(None);
-        }
-        let Some(results) = self.append(py, &head_of(head)?, &items, true)? else { return Ok(None) };
+        let Some(Appended { results, .. }) = self.append(py, &items, true, true)? else { return Ok(None) };
         self.note(py, called, results.len())?;
         count(Way::SentBatch, results.len());
         Ok(Some(results))
@@ -227,6 +242,26 @@ impl KernelPuts {
         self.known_topics.get(name, |name| KnownTopic::find(self.topics.bind(name.py()), name))
     }
 
+    /// Return the topic of this name, as `topic`, for a name that was just made.
+    pub fn topic_named(&self, name: &Bound<'_, PyAny>) -> PyResult<Option<KnownTopic>> {
+        KnownTopic::find(self.topics.bind(name.py()), name)
+    }
+
+    /// Tell whether the records of *items* together are not larger than one record may be.
+    pub fn takes_together(&self, py: Python<'_>, items: &[Item<'_>]) -> bool {
+        items.iter().map(|item| record_size(py, item)).sum::<usize>() <= self.record_size_max
+    }
+
+    /// Return where records of this writer are stored.
+    pub fn store_host(&self) -> Host {
+        self.head.store_host
+    }
+
+    /// Tell whether the rows of messages carry their properties.
+    pub fn carries_properties(&self, py: Python<'_>) -> PyResult<bool> {
+        self.preparer.bind(py).getattr(intern!(py, "needs_properties"))?.is_truthy()
+    }
+
     /// Read a message of the program; `None`: it is not plain.
     fn plain<'py>(&self, message: &Bound<'py, PyAny>) -> PyResult<Option<PlainMessage<'py>>> {
         let py = message.py();
@@ -245,7 +280,7 @@ impl KernelPuts {
     }
 
     /// Return the time at which a put was called.
-    fn monotonic(&self, py: Python<'_>) -> PyResult<Called> {
+    pub fn monotonic(&self, py: Python<'_>) -> PyResult<Called> {
         if self.clock.is_none() { Ok(Called::At(Instant::now())) } else { Ok(Called::Told(self.told_monotonic(py)?)) }
     }
 
@@ -255,7 +290,7 @@ impl KernelPuts {
     }
 
     /// Count a put that took long, as the Python way does.
-    fn note(&self, py: Python<'_>, called: Called, count: usize) -> PyResult<()> {
+    pub fn note(&self, py: Python<'_>, called: Called, count: usize) -> PyResult<()> {
         let taken = match called {
             Called::At(called) => called.elapsed().as_secs_f64(),
             Called::Told(called) => self.told_monotonic(py)? - called,
@@ -269,26 +304,27 @@ impl KernelPuts {
 
     /// Append *items* as one run and publish them; `None`: nothing has changed, and they go the Python way.
     ///
-    /// *is_batch*: return `None` if the whole run is larger than a record may be, because Python then splits it.
-    fn append<'py>(
+    /// *makes_results*: make the results for Python. *is_batch*: return `None` if the whole run is larger than a record
+    /// may be, because Python then splits it.
+    pub fn append<'py>(
         &self,
         py: Python<'py>,
-        head: &Head,
         items: &[Item<'_>],
+        makes_results: bool,
         is_batch: bool,
-    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+    ) -> PyResult<Option<Appended<'py>>> {
         let mut size = 0;
         for item in items {
-            if item.properties_size() > PROPERTIES_SIZE_MAX {
+            if item.properties_size() > PROPERTIES_SIZE_MAX || item.body.len() > self.body_size_max {
                 return Ok(None);
             }
-            let record_size = self.record_size(py, head, item);
+            let record_size = record_size(py, item);
             if record_size > self.record_size_max {
                 return Ok(None);
             }
             size += record_size;
         }
-        if is_batch && size > self.record_size_max {
+        if items.is_empty() || is_batch && size > self.record_size_max {
             return Ok(None);
         }
         if !self.acquire.bind(py).call1((false,))?.is_truthy()? {
@@ -296,16 +332,12 @@ impl KernelPuts {
         }
         let release = self.release.bind(py);
         let lock = PutLock { release };
-        let Some(appended) = self.append_run(py, head, items, size)? else { return Ok(None) };
+        let Some(appended) = self.append_run(py, items, size, makes_results)? else { return Ok(None) };
         // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python way.
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
-        publisher.call_method1(intern!(py, "publish"), (appended.records,))?;
+        publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
         drop(lock);
-        Ok(Some(appended.results))
-    }
-
-    fn record_size(&self, py: Python<'_>, head: &Head, item: &Item<'_>) -> usize {
-        head.size() + item.body.len() + item.topic.field.bind(py).as_bytes().len() + 2 + item.properties_size()
+        Ok(Some(appended))
     }
 
     /// Write *items*, which take *size* bytes, and move the writer's positions; `None`: nothing has changed.
@@ -314,9 +346,9 @@ impl KernelPuts {
     fn append_run<'py>(
         &self,
         py: Python<'py>,
-        head: &Head,
         items: &[Item<'_>],
         size: usize,
+        makes_results: bool,
     ) -> PyResult<Option<Appended<'py>>> {
         let appender = self.appender.bind(py);
         let log = self.commit_log.bind(py);
@@ -346,8 +378,9 @@ impl KernelPuts {
             )));
         }
         let mut run = Run::new(items.len());
-        let mut results = Vec::with_capacity(items.len());
-        let store_host = PyBytes::new(py, head.store_host.stored());
+        let mut places = Vec::with_capacity(items.len());
+        let mut results = Vec::with_capacity(if makes_results { items.len() } else { 0 });
+        let store_host = PyBytes::new(py, self.head.store_host.stored());
         let time = PyInt::new(py, timestamp);
         // Until the end no record of the run has its size: if the process is killed meanwhile, nothing behind the log's
         // end looks like a record, and the next opening finds no damage.
@@ -358,7 +391,7 @@ impl KernelPuts {
             let index = run.queue_index(py, &item.topic, queue_id)?;
             let queue = &mut run.queues[index];
             let field = item.topic.field.bind(py).as_bytes();
-            let record_size = self.record_size(py, head, item);
+            let record_size = record_size(py, item);
             let numbers = Numbers {
                 record_size: record_size as i32,
                 magic_code: item.topic.magic_code,
@@ -370,7 +403,7 @@ impl KernelPuts {
                 store_timestamp: timestamp,
                 body_size: item.body.len() as i32,
             };
-            let header = Header::pack(head, &numbers);
+            let header = Header::pack(item.head, &numbers);
             size_words.push((record_at, numbers.record_size.to_be_bytes()));
             memory.write(record_at + WORD_SIZE, &header.packed()[WORD_SIZE..]);
             let properties_size = (item.properties_size() as i16).to_be_bytes();
@@ -381,29 +414,37 @@ impl KernelPuts {
             }
             debug_assert_eq!(piece_at, record_at + record_size);
             record_at = piece_at;
-            run.add_row(head, item, &numbers, index as i32);
-            let record_end = (begin + (record_at - at) as i64).into_pyobject(py)?.into_any();
-            results.push(self.result_type.bind(py).call1((
-                &self.put_ok,
-                &offset,
-                &record_end,
-                numbers.record_size,
-                queue_id,
-                numbers.queue_offset,
-                &time,
-                &store_host,
-            ))?);
-            offset = record_end;
+            run.add_row(item, &numbers, index as i32);
+            places.push(Place {
+                commit_log_offset: numbers.commit_log_offset,
+                record_size,
+                queue_offset: numbers.queue_offset,
+            });
+            if makes_results {
+                let record_end = (begin + (record_at - at) as i64).into_pyobject(py)?.into_any();
+                results.push(self.result_type.bind(py).call1((
+                    &self.put_ok,
+                    &offset,
+                    &record_end,
+                    numbers.record_size,
+                    queue_id,
+                    numbers.queue_offset,
+                    &time,
+                    &store_host,
+                ))?);
+                offset = record_end;
+            }
             let queue = &mut run.queues[index];
             queue.next_offset += 1;
             queue.size += record_size as i64;
         }
 
+        let end = end.into_pyobject(py)?;
         let ordinal = appender.getattr(intern!(py, "ordinal"))?.extract::<i64>()? + items.len() as i64;
         let ordinal = ordinal.into_pyobject(py)?;
         let records = self.records_type.bind(py).call1((
             &before,
-            &offset,
+            &end,
             &time,
             &ordinal,
             run.names(py)?,
@@ -416,10 +457,10 @@ impl KernelPuts {
             memory.write_word(at, word);
         }
         drop(memory);
-        log.setattr(intern!(py, "appended"), &offset)?;
+        log.setattr(intern!(py, "appended"), &end)?;
         run.add_put_sizes(py)?;
         appender.setattr(intern!(py, "ordinal"), ordinal)?;
-        Ok(Some(Appended { results, records }))
+        Ok(Some(Appended { places, store_timestamp: timestamp, results, records }))
     }
 
     /// Make room up to *end* in the present segment; false: the segment ends before, or the disk has no room.
@@ -452,6 +493,11 @@ impl KernelPuts {
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)
     }
+}
+
+/// Return the bytes of an item's record.
+fn record_size(py: Python<'_>, item: &Item<'_>) -> usize {
+    item.head.size() + item.body.len() + item.topic.field.bind(py).as_bytes().len() + 2 + item.properties_size()
 }
 
 /// Return the head of records, `RecordHead` of the encoder.
@@ -518,7 +564,7 @@ impl Run {
     }
 
     /// Add the row and the texts of a record.
-    fn add_row(&mut self, head: &Head, item: &Item<'_>, numbers: &Numbers, queue_index: i32) {
+    fn add_row(&mut self, item: &Item<'_>, numbers: &Numbers, queue_index: i32) {
         let before = self.texts.len();
         self.texts.extend_from_slice(item.uniq_key.unwrap_or(b""));
         self.texts.extend_from_slice(item.keys);
@@ -532,7 +578,7 @@ impl Run {
             keys: item.keys_size,
             properties: if item.carries_properties { item.properties_size() as i16 } else { -1 },
         };
-        self.rows.extend_from_slice(&row(head, numbers, item.tags_code, queue_index, &sizes));
+        self.rows.extend_from_slice(&row(item.head, numbers, item.tags_code, queue_index, &sizes));
     }
 
     /// Return (topic, queue id) of each queue, in the form that publishers expect.

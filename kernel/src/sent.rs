@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::item::{Item, Queue};
 use crate::known::KnownTopic;
-use crate::record::string_hash;
+use crate::record::{Head, string_hash};
 
 /// Total size, magic code, body CRC, flag and body size.
 const HEAD_SIZE: usize = 20;
@@ -36,7 +36,8 @@ const SPECIAL: [&[u8]; 13] = [
 pub struct Named<'a> {
     tags: Option<&'a str>,
     keys: Option<&'a [u8]>,
-    uniq_key: Option<&'a [u8]>,
+    /// The message's id, chosen by its client.
+    pub uniq_key: Option<&'a str>,
 }
 
 impl<'a> Named<'a> {
@@ -58,7 +59,7 @@ pub fn added_properties(data: &[u8]) -> Option<Named<'_>> {
 /// Return the properties in *data* for dispatchers; `None`: *data* cannot be stored unchanged.
 ///
 /// It cannot if RocketMQ would ignore a piece, if a name occurs twice, or if a property has an effect of its own.
-fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
+pub fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
     if data.contains(&0) {
         return None;
     }
@@ -82,7 +83,7 @@ fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
         match name {
             b"TAGS" => named.tags = Some(&text[value_at..value_at + value.len()]),
             b"KEYS" => named.keys = Some(value),
-            b"UNIQ_KEY" => named.uniq_key = Some(value),
+            b"UNIQ_KEY" => named.uniq_key = Some(&text[value_at..value_at + value.len()]),
             _ => {}
         }
         at += piece.len() + 1;
@@ -90,40 +91,66 @@ fn plain_properties(data: &[u8]) -> Option<Named<'_>> {
     Some(named)
 }
 
+/// A message that a client sent.
+pub struct Sent<'a> {
+    /// Its topic.
+    pub topic: &'a Arc<KnownTopic>,
+    /// Its queue.
+    pub queue_id: i32,
+    /// The fields that do not come from the message.
+    pub head: &'a Head,
+    /// The user's own number.
+    pub flag: i32,
+    /// Any bytes.
+    pub body: &'a [u8],
+    /// The properties string, which is plain.
+    pub properties: &'a [u8],
+}
+
+impl<'a> Sent<'a> {
+    /// Return what is stored: the properties are followed by *added*. `None`: it breaks a limit.
+    pub fn item(&self, named: &Named<'a>, added: &'a [u8], carries_properties: bool) -> Option<Item<'a>> {
+        if added.contains(&0) {
+            return None;
+        }
+        let is_ended = self.properties.last() == Some(&PROPERTY_END);
+        let keys = named.keys.unwrap_or(b"");
+        let tags = named.tags.unwrap_or("");
+        Some(Item {
+            head: self.head,
+            topic: Arc::clone(self.topic),
+            queue: Queue::Id(self.queue_id),
+            flag: self.flag,
+            body: self.body,
+            properties: [self.properties, if is_ended { b"" } else { &[PROPERTY_END] }, added, b""],
+            uniq_key: named.uniq_key.map(str::as_bytes),
+            keys,
+            keys_size: if keys.is_empty() { -1 } else { i16::try_from(keys.len()).ok()? },
+            carries_properties,
+            tags: tags.as_bytes(),
+            tags_code: i64::from(string_hash(tags)),
+        })
+    }
+}
+
 /// Return the items of a batch for one queue; `None`: the batch is broken, or one of its messages is not plain.
 pub fn sent_items<'a>(
     body: &'a [u8],
-    topic: &Arc<KnownTopic>,
+    topic: &'a Arc<KnownTopic>,
     queue_id: i32,
+    head: &'a Head,
     of_batch: &Named<'a>,
     added: &'a [u8],
     carries_properties: bool,
 ) -> Option<Vec<Item<'a>>> {
-    if added.contains(&0) {
-        return None;
-    }
     let mut items = Vec::new();
     let mut rest = body;
     while !rest.is_empty() {
         let sent = SentMessage::read(rest)?;
         rest = &rest[sent.size..];
         let named = plain_properties(sent.properties)?.overridden_by(of_batch);
-        let is_ended = sent.properties.last() == Some(&PROPERTY_END);
-        let keys = named.keys.unwrap_or(b"");
-        let tags = named.tags.unwrap_or("");
-        items.push(Item {
-            topic: Arc::clone(topic),
-            queue: Queue::Id(queue_id),
-            flag: sent.flag,
-            body: sent.body,
-            properties: [sent.properties, if is_ended { b"" } else { &[PROPERTY_END] }, added, b""],
-            uniq_key: named.uniq_key,
-            keys,
-            keys_size: if keys.is_empty() { -1 } else { i16::try_from(keys.len()).ok()? },
-            carries_properties,
-            tags: tags.as_bytes(),
-            tags_code: i64::from(string_hash(tags)),
-        });
+        let message = Sent { topic, queue_id, head, flag: sent.flag, body: sent.body, properties: sent.properties };
+        items.push(message.item(&named, added, carries_properties)?);
     }
     Some(items)
 }
@@ -197,7 +224,7 @@ mod tests {
     #[test]
     fn properties_are_plain_only_if_they_are_stored_as_they_are() {
         let named = plain_properties(b"TAGS\x01a\x02KEYS\x01k 1\x02UNIQ_KEY\x01u").unwrap();
-        assert_eq!((named.tags, named.keys, named.uniq_key), (Some("a"), Some(&b"k 1"[..]), Some(&b"u"[..])));
+        assert_eq!((named.tags, named.keys, named.uniq_key), (Some("a"), Some(&b"k 1"[..]), Some("u")));
         for data in [
             &b""[..], b"\x02", b"a", b"\x01b\x02", b"a\x01\x02", b"a\x01b\x01c\x02", b"a\x01b\x02a\x01c\x02",
             b"DELAY\x013\x02", b"a\x01b\x02\x02", b"a\x01\xff\x02", b"a\x01\x00\x02",

@@ -27,6 +27,7 @@ from reput.broker.requests.broker_hooks import BrokerHooks, installed_hooks
 from reput.broker.requests.client_manage import ClientManageProcessor
 from reput.broker.requests.consumer_offsets import ConsumerOffsetProcessor
 from reput.broker.requests.end_transaction import EndTransactionProcessor
+from reput.broker.requests.kernel_sends import kernel_sends
 from reput.broker.requests.pending_puts import PendingPuts
 from reput.broker.requests.pull_message import PullMessageProcessor
 from reput.broker.requests.quota_gate import QuotaGate
@@ -129,6 +130,9 @@ class Broker:
         self.gate = QuotaGate(self.quotas, self.loop.time) if self.quotas else None
         if self.gate is not None:
             processors = self.gate.around(processors)
+        # What hooks, quotas and accounts look at is decoded in Python.
+        is_plain = not hooks and self.gate is None and self.access is None
+        compiled = kernel_sends(self.sends, self.puts, turn) if is_plain else None
         self.server = RemotingServer(
             BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
@@ -137,6 +141,7 @@ class Broker:
             tls=self.tls,
             connections_max=connections_max,
             admit=None if self.gate is None else self.gate.admit,
+            frame_taker=None if compiled is None else compiled.take,
         )
         self.timer = self.loop.call_later(CLIENT_LOOK_S, self.look)
         self.register()

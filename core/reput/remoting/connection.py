@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from reput.errors import BrokerError
@@ -29,7 +29,7 @@ from reput.remoting.remoting_command import (
 )
 from reput.remoting.turn import Turn
 
-__all__ = ["Connection", "ConnectionLost", "Limits", "RequestHandler"]
+__all__ = ["Connection", "ConnectionLost", "FrameTaker", "Limits", "RequestHandler"]
 
 # Within one turn of the loop, output is handed to the transport in pieces of this size, so that it can request a pause.
 WRITE_SIZE = 256 << 10
@@ -66,6 +66,8 @@ class Limits:
 
 # Receives each request; answers through `Connection.respond`.
 RequestHandler = Callable[["Connection", RemotingCommand], None]
+# Receives the bytes that begin with a frame; returns the bytes of those frames that it has taken, 0: of none.
+FrameTaker = Callable[["Connection", memoryview], int]
 
 
 # The most that one read of a socket returns. All connections of a thread read into one buffer: its bytes are handled
@@ -91,8 +93,10 @@ class Connection(asyncio.BufferedProtocol):
         on_lost: Callable[[Connection], None] | None = None,
         limits: Limits | None = None,
         turn: Turn | None = None,
+        frame_taker: FrameTaker | None = None,
     ) -> None:
         self.handler = handler
+        self.frame_taker = frame_taker
         self.on_made = on_made
         self.on_lost = on_lost
         self.limits = limits or Limits()
@@ -215,6 +219,9 @@ class Connection(asyncio.BufferedProtocol):
             if end - at < size + 4:
                 self.needed = size + 4
                 break
+            if self.frame_taker is not None and (taken := self.frame_taker(self, view[at:])):
+                at += taken
+                continue
             try:
                 command = decode_frame(view[at + 4 : at + 4 + size])
             except FrameError as error:
@@ -260,7 +267,15 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.closed or self.transport is None:
             return
-        pieces = encode_frame(command)
+        self.send_pieces(encode_frame(command))
+
+    def send_frames(self, frames: bytes) -> None:
+        """Send whole frames; if the connection has ended, drop them."""
+        if frames and not self.closed and self.transport is not None:
+            self.send_pieces([frames])
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send bytes at the end of the turn, or now if there are many."""
         self.outgoing += pieces
         self.outgoing_size += sum(map(len, pieces))
         if self.outgoing_size >= WRITE_SIZE:

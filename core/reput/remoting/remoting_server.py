@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeAlias
 
 from reput.errors import ReputError, RequestRefused
-from reput.remoting.connection import Connection, Limits
+from reput.remoting.connection import Connection, FrameTaker, Limits
 from reput.remoting.listener import Listener
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
@@ -91,6 +91,7 @@ class RemotingServer:
         tls: ServerTls | None = None,
         connections_max: int = CONNECTIONS_MAX,
         admit: Callable[[Connection], str | None] | None = None,
+        frame_taker: FrameTaker | None = None,
     ) -> None:
         """*on_closed* is called with each connection that has ended; *answer_of* converts an error to a response.
 
@@ -99,12 +100,14 @@ class RemotingServer:
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
             connections_max: further ones are closed as soon as they are accepted.
             admit: returns why a new connection is closed, None to keep it.
+            frame_taker: takes requests before they are decoded, without guard and processors.
         """
         self.processors = processors
         self.guard = guard
         self.tls = tls
         self.connections_max = connections_max
         self.admit = admit
+        self.frame_taker = frame_taker
         self.is_full = False
         self.on_closed = on_closed
         self.answer_of = answer_of or refusal
@@ -130,7 +133,7 @@ class RemotingServer:
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
         handle = self.handle if self.guard is None else self.handle_guarded
-        return Connection(handle, self.connected, self.disconnected, self.limits, self.turn)
+        return Connection(handle, self.connected, self.disconnected, self.limits, self.turn, self.frame_taker)
 
     def connected(self, connection: Connection) -> None:
         """Register a connection. Close it if there are too many, or if another user made it through a Unix socket."""

@@ -64,7 +64,7 @@ class HaServer:
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.connections: dict[int, HaConnection] = {}
         self.guard = threading.Lock()
-        # While it is set, growth of the log must wake the thread.
+        # While it is set, growth of the log must wake the thread. Not without a follower: each put would pay for it.
         self.is_parked = False
         self.stopping = False
         self.complaint = ""
@@ -139,7 +139,7 @@ class HaServer:
     def serve_once(self) -> None:
         """Wait for something to happen, and do it."""
         # Set before the look at the log's end: growth behind that look wakes the thread.
-        self.is_parked = True
+        self.is_parked = bool(self.connections)
         end = self.engine.log_end()
         is_behind = any(connection.may_send(end) for connection in self.connections.values())
         events = self.selector.select(0.0 if is_behind else LOOK_S)

@@ -32,7 +32,11 @@ Outcome: TypeAlias = PutMessageResult | StoreError
 
 
 class PendingPuts:
-    """Used in the thread of the broker's loop only."""
+    """Used in the thread of the broker's loop only.
+
+    Attributes:
+        store_earlier: stores what came before the first message of a turn, and is kept elsewhere; None: nothing is.
+    """
 
     def __init__(self, engine: StoreEngine, turn: Turn, replicas: SyncReplicas | None = None) -> None:
         """*replicas*: hold answers until followers have the messages; None: no answer waits for a follower."""
@@ -46,6 +50,7 @@ class PendingPuts:
         self.answers: list[Callable[[Outcome], None]] = []
         self.waiting_count = 0
         self.replicas = replicas
+        self.store_earlier: Callable[[], None] | None = None
 
     def put(self, message: Message, answer: Callable[[Outcome], None], *, waits: bool = True) -> None:
         """Store *message* at the end of this turn, and call *answer* in the loop.
@@ -73,6 +78,8 @@ class PendingPuts:
             future.add_done_callback(partial(self.on_disk, answer))
             return
         if not self.messages:
+            if self.store_earlier is not None:
+                self.store_earlier()
             self.turn.at_end(self.append)
         self.messages.append(message)
         self.prepared.append(prepared)
@@ -85,6 +92,8 @@ class PendingPuts:
 
     def append(self) -> None:
         """Store the messages of this turn, in the order in which they came."""
+        if not self.messages:
+            return
         messages, prepared, answers = self.messages, self.prepared, self.answers
         self.messages, self.prepared, self.answers = [], [], []
         begin = self.appender.monotonic()
@@ -92,10 +101,15 @@ class PendingPuts:
             answer(outcome)
         self.appender.put_statistics.note(self.appender.monotonic() - begin, len(messages))
 
+    def append_earlier(self) -> None:
+        """Store the messages of this turn now, because another way of storing follows."""
+        if self.store_earlier is not None:
+            self.store_earlier()
+        self.append()
+
     async def settled(self) -> None:
         """Return once every accepted message is stored, and on disk if its sender waits for that."""
-        while self.messages:
-            await asyncio.sleep(0)
+        self.append_earlier()
         if self.writer.sync_flush and self.writer.durable < self.writer.appended:
             await self.engine.grouped_puts().waits.wait(self.writer.appended)
         if self.replicas is not None:

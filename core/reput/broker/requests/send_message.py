@@ -359,6 +359,7 @@ class SendMessageProcessor:
             response = self.stored(results[0], self.message_ids(results), queue_id, of_batch.get("UNIQ_KEY", ""))
             connection.respond(request, with_sizes(request, response, results))
 
+        self.puts.append_earlier()
         results = self.stored_batch(connection, header, queue_id, body, of_batch)
         self.puts.answer_batch(results, answer, waits=waits)
         return None
