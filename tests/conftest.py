@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib.util
 import os
@@ -45,6 +46,9 @@ if sys.dont_write_bytecode:
     )
     sys.dont_write_bytecode = False
 
+FIRST_WORKER = "gw0"
+# Objects before a young collection, and younger collections before an older one.
+GARBAGE_THRESHOLDS = (50_000, 20, 20)
 MEMORY = Path("/dev/shm")
 # Several times what the tests need at once; directories of passed tests are removed.
 MEMORY_FREE_MIN = 6 << 30
@@ -62,13 +66,15 @@ def memory_holds_the_tests() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put stores of tests into memory if there is enough, unless a place is given.
+    """Put stores of tests into memory if there is enough, unless a place is given; compile the tests once.
 
     Waiting for a disk took half of the time, and a full or slow disk made tests fail. Power cuts and failing disks are
     tested with simulated files, wherever these lie.
     """
     if config.option.basetemp is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ and memory_holds_the_tests():
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
+    if not hasattr(config, "workerinput") and not is_compiled():
+        config.pluginmanager.register(OneWorkerCompiles())
 
 
 HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")
@@ -88,8 +94,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
 
 
-# One process runs these, with `--dist loadscope`: it starts the only Spark, or builds the only wheel.
-SCOPES = ("tests/spark/", "tests/packaging/")
+# One process runs the tests of each of these, with `--dist loadscope`: it starts the only Spark, builds the only wheel,
+# parses the source once, and prepares the examples of the verbs once.
+SCOPES = ("tests/spark/", "tests/packaging/", "tests/tree/", "tests/cli/test_main.py")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -106,10 +113,56 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+class OneWorkerCompiles:
+    """Lets the first worker collect alone if nothing is compiled yet, so that the others find what it has compiled.
+
+    A new environment has no bytecode: compiling all that the tests import takes three times as long as collecting them,
+    and workers that collect at the same time would all compile the same modules. The workers wait for a lock that the
+    controller holds; the system releases it if the controller dies.
+    """
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        if node.gateway.id != FIRST_WORKER:
+            node.workerinput["collect_after"] = f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        self.file.close()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self) -> None:
+        self.file.close()
+
+
+def is_compiled() -> bool:
+    """Whether pytest has compiled this folder's tests with this Python."""
+    folder = Path(importlib.util.cache_from_source(__file__)).parent
+    return any(folder.glob(f"test_*.{sys.implementation.cache_tag}-pytest-*.pyc"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Wait for the first worker if it compiles the tests."""
+    collect_after = getattr(session.config, "workerinput", {}).get("collect_after")
+    if collect_after is not None:
+        with open(collect_after) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+
 def pytest_collection_finish() -> None:
-    """Leave the thousands of collected tests out of every later garbage collection; they stay until the end."""
+    """Leave the thousands of collected tests out of every later garbage collection; they stay until the end.
+
+    Tests that make many objects (the explorer of interleavings, Hypothesis) spend up to half of their time in
+    collections, so these are rarer than by default. Tests about what is left over collect themselves.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 
 @pytest.fixture(scope="session")

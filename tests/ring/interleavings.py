@@ -62,9 +62,14 @@ class Choose(NamedTuple):
 Operation = Load | Store | Fence | Signal | Sleep | Take | Choose
 Program = Callable[[], Generator[Operation, Any, None]]
 Local = int
-State = tuple[tuple[int, ...], frozenset[str], tuple[tuple[Local, tuple[tuple[int, int], ...]], ...]]
+Buffer = tuple[tuple[int, int], ...]
+State = tuple[tuple[int, ...], frozenset[str], tuple[tuple[Local, Buffer], ...]]
+# The process that takes it, and the answer that it gets.
+Step = tuple[int, Any]
 
 FINISHED: Local = -1
+# In place of an answer: the first store of the buffer becomes visible.
+DRAINED = object()
 
 
 class Violation(AssertionError):
@@ -118,11 +123,16 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
     names = list(programs)
     processes = [Process(program) for program in programs.values()]
 
-    def settle(
-        index: int, local: Local, buffer: tuple[tuple[int, int], ...]
-    ) -> tuple[Local, tuple[tuple[int, int], ...]]:
+    words = list(initial)
+    # Most steps of a process are taken in many states of the others.
+    settled: list[dict[tuple[Local, Buffer], tuple[Local, Buffer]]] = [{} for _ in processes]
+
+    def settle(index: int, local: Local, buffer: Buffer) -> tuple[Local, Buffer]:
         # Steps that no other process can see are taken at once: filling the buffer, and a fence with an empty buffer.
-        process = processes[index]
+        known = settled[index].get((local, buffer))
+        if known is not None:
+            return known
+        process, begin = processes[index], (local, buffer)
         while local != FINISHED:
             operation = process.operations[local]
             if isinstance(operation, Store):
@@ -130,62 +140,90 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
             elif not (isinstance(operation, Fence) and not buffer):
                 break
             local = process.after(local, None)
-        return local, buffer
+        found = settled[index][begin] = (local, buffer)
+        return found
 
-    def successors(state: State) -> list[tuple[str, State]]:
+    def successors(state: State) -> list[tuple[Step, State]]:
         memory, readable, locals_ = state
-        found: list[tuple[str, State]] = []
+        found: list[tuple[Step, State]] = []
 
-        def go(index: int, text: str, answer: object, now_readable: frozenset[str]) -> None:
+        def go(index: int, answer: object, now_readable: frozenset[str]) -> None:
             local, buffer = locals_[index]
             try:
-                settled = settle(index, processes[index].after(local, answer), buffer)
+                after = settle(index, processes[index].after(local, answer), buffer)
             except AssertionError as error:
-                raise Violation(f"{names[index]}: {error}\n{story(state)}  {names[index]}: {text}") from None
-            found.append((f"{names[index]}: {text}", (memory, now_readable, replaced(locals_, index, settled))))
+                step = told(state, (index, answer))
+                raise Violation(f"{names[index]}: {error}\n{story(state)}  {step}") from None
+            found.append(((index, answer), (memory, now_readable, replaced(locals_, index, after))))
 
         for index, (local, buffer) in enumerate(locals_):
             if buffer:
                 (address, value), rest = buffer[0], buffer[1:]
-                changed = replaced(memory, address, value)
-                settled = settle(index, local, rest)
-                text = f"{names[index]}: {list(initial)[address]}={value} becomes visible"
-                found.append((text, (changed, readable, replaced(locals_, index, settled))))
+                after = settle(index, local, rest)
+                found.append(
+                    ((index, DRAINED), (replaced(memory, address, value), readable, replaced(locals_, index, after)))
+                )
             if local == FINISHED:
                 continue
-            match processes[index].operations[local]:
-                case Load(address):
-                    at = addresses[address]
-                    value = next((value for target, value in reversed(buffer) if target == at), memory[at])
-                    go(index, f"loads {address}={value}", value, readable)
-                case Signal(name) if not buffer:
-                    go(index, f"signals {name}", None, readable | {name})
-                case Take(name) if not buffer:
-                    go(index, f"empties {name}", name in readable, readable - {name})
-                case Sleep(name, may_time_out) if not buffer:
-                    if name in readable:
-                        go(index, f"is woken by {name}", True, readable)
-                    if may_time_out:
-                        go(index, f"sleeps on {name} until its time runs out", False, readable)
-                case Choose(count):
-                    for number in range(count):
-                        go(index, f"chooses {number}", number, readable)
+            operation = processes[index].operations[local]
+            kind = type(operation)
+            if kind is Load:
+                at = addresses[operation.address]
+                value = memory[at]
+                for target, stored in buffer:
+                    if target == at:
+                        value = stored
+                go(index, value, readable)
+            elif kind is Choose:
+                for number in range(operation.count):
+                    go(index, number, readable)
+            elif buffer:
+                # A system call counts as a barrier.
+                continue
+            elif kind is Signal:
+                go(index, None, readable | {operation.name})
+            elif kind is Take:
+                go(index, operation.name in readable, readable - {operation.name})
+            elif kind is Sleep:
+                if operation.name in readable:
+                    go(index, True, readable)
+                if operation.may_time_out:
+                    go(index, False, readable)
         return found
+
+    def told(state: State, step: Step) -> str:
+        """Return a step as a line of the story. Few steps are told, so their texts are made only then."""
+        index, answer = step
+        local, buffer = state[2][index]
+        if answer is DRAINED:
+            address, value = buffer[0]
+            return f"{names[index]}: {words[address]}={value} becomes visible"
+        match processes[index].operations[local]:
+            case Load(address):
+                text = f"loads {address}={answer}"
+            case Signal(name):
+                text = f"signals {name}"
+            case Take(name):
+                text = f"empties {name}"
+            case Sleep(name):
+                text = f"is woken by {name}" if answer else f"sleeps on {name} until its time runs out"
+            case _:
+                text = f"chooses {answer}"
+        return f"{names[index]}: {text}"
 
     def story(state: State) -> str:
         lines: list[str] = []
-        at: State | None = state
-        while at is not None:
-            at, text = came_from[at]
-            lines.append(f"  {text}\n")
-        return "".join(reversed(lines))
+        while (before := came_from[state]) is not None:
+            state, step = before
+            lines.append(f"  {told(state, step)}\n")
+        return "".join(["  start\n", *reversed(lines)])
 
     start: State = (
         tuple(initial.values()),
         frozenset(),
         tuple(settle(index, process.first, ()) for index, process in enumerate(processes)),
     )
-    came_from: dict[State, tuple[State | None, str]] = {start: (None, "start")}
+    came_from: dict[State, tuple[State, Step] | None] = {start: None}
     stack = [start]
     while stack:
         state = stack.pop()
@@ -194,9 +232,9 @@ def explore(initial: dict[str, int], **programs: Program) -> int:
             asleep = [names[index] for index, (local, _) in enumerate(state[2]) if local != FINISHED]
             if asleep:
                 raise Violation(f"sleeps for ever: {', '.join(asleep)}\n{story(state)}")
-        for text, target in following:
+        for step, target in following:
             if target not in came_from:
-                came_from[target] = (state, text)
+                came_from[target] = (state, step)
                 stack.append(target)
     return len(came_from)
 
