@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 
 import pytest
@@ -172,3 +173,43 @@ def test_room_that_another_thread_reserves_meanwhile_is_not_asked_for_again(tmp_
         assert segment.reserved == 16384
     finally:
         log.close()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class FailingMemory:
+    """The end of a log whose process is killed after some writes."""
+
+    def __init__(self, memory, left):
+        self.memory, self.left = memory, left
+
+    def __setitem__(self, place, data):
+        if not self.left:
+            # Of the records themselves, the C library may have copied any part.
+            self.memory[place.start + 4 : place.stop] = data[4:]
+            raise Killed
+        self.left -= 1
+        self.memory[place] = data
+
+
+@pytest.mark.parametrize("writes", range(0, 9, 2))
+def test_a_batch_that_is_cut_off_by_a_kill_is_a_torn_end_and_no_damage(tmp_path, writes):
+    """Its first records are whole, and behind them nothing looks like a record: the next opening just goes on."""
+    store = open_store(tmp_path)
+    messages = [Message("orders", b"%d" % number) for number in range(8)]
+    store.put(messages[0])
+    store.appender.kernel = None
+    store.commit_log.memory = FailingMemory(memory := store.commit_log.memory, writes)
+    with pytest.raises(Killed):
+        store.put_batch(messages)
+    store.commit_log.memory = memory
+    copy = tmp_path / "copy"
+    shutil.copytree(store.directory, copy, ignore=shutil.ignore_patterns("lock"))
+    store.close(views_complete=False)
+    open_store(copy).close(views_complete=False)
+    assert [record.body for record in records(copy)] == [
+        b"0",
+        *(b"%d" % number for number in range(max(writes - 1, 0))),
+    ]

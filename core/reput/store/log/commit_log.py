@@ -19,13 +19,16 @@ import errno
 import logging
 import os
 import threading
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from reput.errors import MessageIllegal, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Buffer, Files, Mapping
 from reput.store.disk.shortages import NO_ROOM
-from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, SIZE_AND_MAGIC
+from reput.store.record.layout import BLANK_MAGIC_CODE, BLANK_SIZE_MIN, SIZE, SIZE_AND_MAGIC
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
 
@@ -41,6 +44,7 @@ POPULATE_STEP = 8 << 20
 WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
 COPIED_SIZE_MAX = 4096
+take_all = deque[object](maxlen=0).extend
 PAGE_SIZE = 4096
 
 logger = logging.getLogger(__name__)
@@ -147,6 +151,19 @@ class CommitLog:
         memory[at + 4 : at + size] = records[4:] if size <= COPIED_SIZE_MAX else memoryview(records)[4:]
         memory[at : at + 4] = records[:4]
         end = self.appended = self.appended + size
+        return end
+
+    def append_run(self, records: bytes | bytearray, sizes: Sequence[int]) -> int:
+        """As `append`, for records of these *sizes*, whose size words are 0 in *records*.
+
+        The words are written last, in their order: a process that is killed in a batch leaves a torn end, and not whole
+        records behind a hole, which is damage.
+        """
+        at = self.appended - self.begin
+        end = at + len(records)
+        self.memory[at:end] = records
+        write_sizes(self.memory, at, sizes)
+        end = self.appended = self.begin + end
         return end
 
     def append_blank(self, blank: bytes) -> None:
@@ -401,3 +418,12 @@ class SegmentHelper(ServiceThread):
     def do_round(self) -> None:
         """Prepare what the puts need next."""
         self.log.prepare_ahead()
+
+
+def write_sizes(memory: memoryview | bytearray, at: int, sizes: Sequence[int]) -> None:
+    """Write the size word of each record of a run that begins at *at*.
+
+    One call: Ctrl-C in a loop would leave records behind the log's end, which a shorter put would not cover.
+    """
+    begins = accumulate(sizes[:-1], initial=at)
+    take_all(map(memory.__setitem__, [slice(begin, begin + 4) for begin in begins], map(SIZE.pack, sizes)))

@@ -33,6 +33,7 @@ from reput.store.record.layout import (
     ORIGIN_FORMAT,
     PLACE_FORMAT,
     PROPERTIES_SIZE,
+    SIZE,
     STORE_HOST_V6_FLAG,
     TOPIC_SIZE_MAX_V1,
     TOPIC_SIZE_V1,
@@ -151,7 +152,8 @@ class EncodedRun(msgspec.Struct, Generic[TopicT], gc=False):
     """Several messages, one behind the other.
 
     Attributes:
-        data: their records.
+        data: their records; the size words are 0 until the log writes them.
+        sizes: of the records.
         results: the result of each put.
         queues: (topic, queue id) of each queue, in the order of the rows' queue indexes.
         following: of each queue its topic, queue id, next queue offset behind the run, and bytes of records.
@@ -159,6 +161,7 @@ class EncodedRun(msgspec.Struct, Generic[TopicT], gc=False):
     """
 
     data: bytes
+    sizes: list[int]
     results: list[PutMessageResult]
     queues: list[tuple[str, int]]
     following: list[tuple[TopicT, int, int, int]]
@@ -218,6 +221,7 @@ def encode_run(run: list[EncodedMessage[TopicT]], commit_log_offset: int, store_
     # Per queue: topic, queue id, next queue offset, bytes of records.
     following: list[tuple[TopicT, int, int, int]] = []
     pieces: list[bytes] = []
+    sizes: list[int] = []
     rows: list[bytes] = []
     texts: list[bytes] = []
     topic, head = run[0].topic, run[0].head
@@ -241,7 +245,7 @@ def encode_run(run: list[EncodedMessage[TopicT]], commit_log_offset: int, store_
             prepared_transaction_offset = head.prepared_transaction_offset
         record_size, body, after_body = message.record_size, message.body, message.after_body
         header = head.pack(
-            record_size,
+            0,
             topic.magic_code,
             message.crc,
             queue_id,
@@ -252,8 +256,9 @@ def encode_run(run: list[EncodedMessage[TopicT]], commit_log_offset: int, store_
             len(body),
         )
         if appends_crc:
-            after_body = with_record_crc(header, body, after_body)
+            after_body = with_record_crc(SIZE.pack(record_size) + header[SIZE.size :], body, after_body)
         pieces += (header, body, after_body)
+        sizes.append(record_size)
         own_texts = message.texts
         texts.append(own_texts)
         rows.append(
@@ -280,7 +285,7 @@ def encode_run(run: list[EncodedMessage[TopicT]], commit_log_offset: int, store_
         at = end
         queue_offset += 1
     following[queue_index] = topic, queue_id, queue_offset, queue_size + at - counted_at
-    return EncodedRun(b"".join(pieces), results, list(number_of), following, b"".join(rows), b"".join(texts))
+    return EncodedRun(b"".join(pieces), sizes, results, list(number_of), following, b"".join(rows), b"".join(texts))
 
 
 def with_further_offsets(

@@ -293,7 +293,7 @@ class Appender:
             [queue_id for _, queue_id, _, _ in encoded.following],
             [queue_offset for _, _, queue_offset, _ in encoded.following],
         )
-        end = commit_log.append(encoded.data)
+        end = commit_log.append_run(encoded.data, encoded.sizes)
         # One call: Ctrl-C in a loop would leave the offsets of some queues behind, which the next put would give again.
         take_all(moves)
         has_delays = False

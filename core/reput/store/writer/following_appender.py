@@ -90,12 +90,9 @@ class FollowingAppender(Appender):
         requests = self.scan.requests_of(data, columns, begin)
         following = list(next_queue_offsets(columns))
         timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
-        # One by one: the C library copies the first bytes of a long run last, so a process that is killed meanwhile
-        # would leave whole records behind a hole, which is damage and not a torn end.
-        end = begin
-        for size in columns.header["record_size"].tolist():
-            at = end - begin
-            end = commit_log.append(data[at : at + size])
+        run = np.frombuffer(data, np.uint8).copy()
+        run[(columns.position - position)[:, None] + np.arange(4)] = 0
+        end = commit_log.append_run(run.tobytes(), columns.header["record_size"].tolist())
         for topic, queue_id, next_offset in following:
             self.topic_table.queue_offsets.raise_to(topic, queue_id, next_offset)
         self.origin_head = None
