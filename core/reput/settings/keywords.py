@@ -120,7 +120,7 @@ class SettingKeywords(TypedDict, total=False):
     broker_quotas: str
     broker_hooks: str
     index_tags: bool
-    ha_compression: str
+    ha_compression: Literal["none", "zstd"]
     ring_size: int
     dispatcher_count_max: int
     dispatcher_flush_interval: int
