@@ -24,7 +24,7 @@ STARTED = re.compile(r'(?:\.start|__init__)\(\s*"(reput-[a-z-]+)"')
 # The thread of a master's HA port dies in tests/replication; those of a copy end the following, which says why.
 OTHERS = (
     *("core/reput/bench/", "core/reput/broker/", "core/reput/cli/", "core/reput/client/", "core/reput/replication/"),
-    *("core/reput/console/", "core/reput/metrics/", "plugins/"),
+    *("core/reput/console/", "core/reput/metrics/", "core/reput/telemetry/", "plugins/"),
 )
 
 

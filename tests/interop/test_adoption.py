@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import reput
+from delivering import wait_until
 from interop.file_sizes import FILE_SIZES
 from interop.java_program import OLDER_VERSIONS
 from interop.ledger import (
@@ -220,7 +221,8 @@ def test_batch_queues_are_read_and_left_as_they_are(tmp_path, rocketmq):
     assert opened.queues()["batches", 0] == (0, base)
     opened.shutdown()
     with reput.open(directory, mode="inline", **FILE_SIZES) as store:
-        assert store.queue_range("batches") == (0, base)
+        # Of a store that RocketMQ wrote, the view is known once its dispatcher has looked at the files.
+        wait_until(lambda: store.queue_range("batches") == (0, base))
         assert [record.body for record in store.get("batches", 0, 0, 99)] == [b"m%d" % number for number in range(base)]
         with store.consumer("billing", "batches") as consumer:
             for number in range(base):
