@@ -13,6 +13,7 @@ import reput
 from delivering import wait_until
 from reput import Message
 from reput.remoting.request_code import RequestCode
+from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from serving import served
 
 
@@ -129,10 +130,23 @@ def test_an_expression_that_the_broker_does_not_take_is_an_error(client):
         client.consumer("billing", "orders", reput.filter.parse("price > 2"))
 
 
-def test_latest_begins_behind_what_is_there(client):
-    """A new group gets what comes after it has joined, and all of a topic that is made later."""
+def test_latest_begins_behind_what_is_there(client, monkeypatch):
+    """A new group gets what comes after it has joined, and all of a topic that is made later.
+
+    So also where the consume queue lags behind the log.
+    """
+    joined = threading.Event()
+    dispatch = ConsumeQueueDispatcher.dispatch
+
+    def dispatch_later(dispatcher, batch):
+        assert joined.wait(20)
+        dispatch(dispatcher, batch)
+
+    monkeypatch.setattr(ConsumeQueueDispatcher, "dispatch", dispatch_later)
     client.put(Message("orders", b"old"))
     with client.consumer("billing", ["orders", "mails"], begin="latest") as consumer:
+        wait_until(lambda: [at.topic for at in list(consumer._session.queues)].count("orders") == 4)
+        joined.set()
         client.put(Message("orders", b"new"))
         assert bodies(received(consumer, 1)) == [b"new"]
         client.put(Message("mails", b"first of its topic"))

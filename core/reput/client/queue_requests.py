@@ -40,7 +40,8 @@ class QueueRequests:
         if place == "earliest":
             return await self.ask_offset(RequestCode.GET_MIN_OFFSET, queue)
         if place == "latest":
-            return await self.ask_offset(RequestCode.GET_MAX_OFFSET, queue)
+            # The consume queue may not have the last messages yet, and they are not newer than a consumer that begins.
+            return await self.ask_offset(RequestCode.GET_MAX_OFFSET, queue, committed="false")
         return await self.ask_offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=str(place))
 
     async def committed(self, queue: MessageQueue) -> int | None:

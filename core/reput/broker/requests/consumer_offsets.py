@@ -75,9 +75,12 @@ class ConsumerOffsetProcessor:
         return RemotingCommand(SUCCESS)
 
     def max_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer GET_MAX_OFFSET."""
+        """Answer GET_MAX_OFFSET; `committed=false` asks for what is put, of which the view may not know yet."""
         del connection
-        _, high = self.range_of(*queue_of(request))
+        topic, queue_id = queue_of(request)
+        _, high = self.range_of(topic, queue_id)
+        if not truth(request.ext_fields, "committed", True):
+            high = max(high, self.services.store.next_queue_offset(topic, queue_id))
         return RemotingCommand(SUCCESS, {"offset": str(high)})
 
     def min_offset(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
