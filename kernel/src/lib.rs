@@ -21,6 +21,7 @@ mod query;
 mod reads;
 mod record;
 mod rows;
+mod run;
 mod send_header;
 mod sends;
 mod sent;

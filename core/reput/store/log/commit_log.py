@@ -44,8 +44,9 @@ POPULATE_STEP = 8 << 20
 WARM_STEP = 1 << 20
 CALL_SIZE = 256 << 10
 COPIED_SIZE_MAX = 4096
-take_all = deque[object](maxlen=0).extend
 PAGE_SIZE = 4096
+# Takes all that an iterator yields, in one call into C, and keeps nothing.
+take_all = deque[object](maxlen=0).extend
 
 logger = logging.getLogger(__name__)
 

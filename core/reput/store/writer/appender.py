@@ -12,12 +12,12 @@ Source: RocketMQ store, CommitLog.asyncPutMessage and asyncPutMessages.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import setitem
 
 from reput.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly
 from reput.store.disk.shortages import tell_store_error
+from reput.store.log.commit_log import take_all
 from reput.store.log.page_cache_watch import PageCacheWatch
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus, check_topic
 from reput.store.record.message_encoder import RecordHead, encode_message, encode_run, with_further_offsets
@@ -36,8 +36,6 @@ __all__ = ["Appender"]
 
 # Looked up once: reading an enum's attribute costs as much as making the result that holds it.
 PUT_OK = PutMessageStatus.PUT_OK
-# Takes all that an iterator yields, in one call into C, and keeps nothing.
-take_all = deque[object](maxlen=0).extend
 
 
 class Appender:
