@@ -23,12 +23,18 @@ CONNECTIONS_MAX = 200
 
 
 def run_console(
-    console: Console, listener: socket.socket, cert: Path | None, key: Path | None, proxy: str | None = None
+    console: Console,
+    listener: socket.socket,
+    cert: Path | None,
+    key: Path | None,
+    proxy: str | None = None,
+    on_ready: Callable[[], None] | None = None,
 ) -> None:
     """Serve *console* on *listener*, which is bound; over TLS if there is a certificate.
 
     Args:
         proxy: address or network whose ``X-Forwarded-For`` is believed; None: no proxy is in front of the console.
+        on_ready: is called when clients are answered soon, and a signal ends the console in good order.
 
     Raises:
         ConfigError: the certificate cannot be used, or *proxy* is no address.
@@ -46,6 +52,8 @@ def run_console(
     # The server takes signals while it runs, and raises them again at its end: then this has been asked for.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    if on_ready is not None:
+        on_ready()
     server.run(sockets=[listener])
 
 

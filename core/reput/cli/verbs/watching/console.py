@@ -63,5 +63,5 @@ def console(
         listener = bound("--listen", *split_address("--listen", listen), may_be_far, DANGER)
         served = console_of(shown, listener, users, is_encrypted=tls_cert is not None, audit_log=audit_log)
         scheme = "http" if tls_cert is None else "https"
-        write_line(f"ready console={scheme}://{address_text(*listener.getsockname()[:2])}/ target={target}")
-        run_console(served, listener, tls_cert, tls_key, proxy)
+        ready = f"ready console={scheme}://{address_text(*listener.getsockname()[:2])}/ target={target}"
+        run_console(served, listener, tls_cert, tls_key, proxy, lambda: write_line(ready))
