@@ -80,7 +80,7 @@ def all_requests(directory: Path, mode: str, end: int, size_max: int, options: d
             found = scan.scan(at, end, size_max)
             assert found.end > at
             requests += found.columns
-            at, timestamp = found.end, found.store_timestamp or timestamp
+            at, timestamp = found.end, found.store_timestamp if len(found.columns) else timestamp
     except ReputError as error:
         return requests, at, timestamp, type(error), str(error)
     finally:
