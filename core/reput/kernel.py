@@ -45,7 +45,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 4
+PROTOCOL = 5
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
@@ -86,6 +86,10 @@ class KernelSends(Protocol):
 
 class ReadRecords(Protocol):
     """Records of a queue, each checked as a whole."""
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last unit that was looked at."""
 
     def __len__(self) -> int:
         """Return how many records there are."""
@@ -197,13 +201,19 @@ class Kernel(Protocol):
         at: int,
         count: int,
         queue_offset: int,
+        codes: frozenset[int] | None,
+        count_max: int,
+        bytes_max: int,
         log_min: int,
         own_from: int,
         queue_id: int,
         topic_field: bytes,
         segment_at: Callable[[int], Any],
     ) -> ReadRecords | None:
-        """Return the records of *count* units of a queue's file, all checked; None: they go the Python way."""
+        """Return records of *count* units of a queue's file, all checked; None: they go the Python way.
+
+        Those whose tags code is one of *codes* are wanted, up to *count_max* and *bytes_max*; the first always fits.
+        """
 
     def log_rows(
         self, data: bytes, commit_log_offset: int, verify: bool, with_properties: bool

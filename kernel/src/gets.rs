@@ -19,7 +19,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 use crate::counters::{Way, count as tally};
 use crate::query::{IndexFile, Query};
 use crate::reads::{
-    Bounds, Makers, OpenSegment, ReadRecord, ReadRecords, UNIT_SIZE, Units, Wanted, open_segment, read_units,
+    Bounds, Makers, OpenSegment, ReadRecord, Selection, UNIT_SIZE, Units, Wanted, open_segment, read_units,
     with_scratch,
 };
 
@@ -355,16 +355,17 @@ impl KernelReads {
         let bounds = Bounds { log_min: queue.log_begin.max(queue.deleted_at), own_from: self.own_from };
         let wanted = Wanted { queue_id, topic_field: &queue.topic_field };
         let descriptors = self.descriptors.bind(py);
-        let Some(records) = with_scratch(|scratch| {
-            read_units(scratch, descriptors, &units, bounds, &wanted, |offset| self.segment(py, segments, offset))
+        let all = Selection { codes: None, count_max: units.count, bytes_max: usize::MAX };
+        let Some(found) = with_scratch(|scratch| {
+            read_units(scratch, descriptors, &units, &all, bounds, &wanted, |offset| self.segment(py, segments, offset))
         })?
         else {
             return Ok(None);
         };
         let (low, high) = (queue.low, queue.high);
         drop(known);
-        tally(Way::Get, records.len());
-        let records = self.records_type.bind(py).call1((ReadRecords { records },))?;
+        tally(Way::Get, found.records.len());
+        let records = self.records_type.bind(py).call1((found,))?;
         let result = (self.found_status.bind(py), queue_offset + count, low, high, records);
         self.result_type.bind(py).call1(result).map(Some)
     }

@@ -32,7 +32,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 4;
+const PROTOCOL: u32 = 5;
 
 /// The compiled way of what costs reput most.
 #[pymodule]

@@ -3,6 +3,7 @@
 //! `reput/store/record/layout.py` draws a record, `reput/store/queue/consume_queue.py` a unit.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::os::fd::RawFd;
 
 use pyo3::intern;
@@ -47,6 +48,16 @@ pub struct Units<'a, 'py> {
     pub queue_offset: i64,
 }
 
+/// Which of the units are wanted, and how many.
+pub struct Selection {
+    /// Tags codes; None: all.
+    pub codes: Option<HashSet<i64>>,
+    /// Records, at least one.
+    pub count_max: usize,
+    /// Bytes of records; the first one always fits.
+    pub bytes_max: usize,
+}
+
 /// Of the records that are read.
 #[derive(Clone, Copy)]
 pub struct Bounds {
@@ -63,6 +74,10 @@ impl Place {
             commit_log_offset: i64::from_be_bytes(field(unit, 0)?),
             record_size: i32::from_be_bytes(field(unit, 8)?),
         })
+    }
+
+    fn was_written(&self) -> bool {
+        self.commit_log_offset != 0 || self.record_size != 0
     }
 
     /// Return where the record's body ends, if *data* is just the record of this unit; *with_crc*: and has its CRC.
@@ -102,6 +117,8 @@ pub struct ReadRecord {
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct ReadRecords {
     pub records: Vec<ReadRecord>,
+    /// Queue offset behind the last unit that was looked at.
+    pub end: i64,
 }
 
 thread_local! {
@@ -140,15 +157,18 @@ pub fn open_segment<'py>(segment: &Bound<'py, PyAny>) -> PyResult<Option<OpenSeg
     Ok(Some((path, segment.getattr(intern!(py, "begin"))?.extract()?)))
 }
 
-/// Read units and their records; *scratch* is for the bytes of neighbours. None, and *segment_at*: as of `read_queue`.
+/// Read units and the records of those that are selected; *scratch* is for the bytes of neighbours.
+///
+/// None, and *segment_at*: as of `read_queue`.
 pub fn read_units<'py>(
     scratch: &mut Vec<u8>,
     descriptors: &Bound<'py, PyDict>,
     units: &Units<'_, 'py>,
+    selection: &Selection,
     bounds: Bounds,
     wanted: &Wanted<'_>,
     mut segment_at: impl FnMut(i64) -> PyResult<Option<OpenSegment<'py>>>,
-) -> PyResult<Option<Vec<ReadRecord>>> {
+) -> PyResult<Option<ReadRecords>> {
     let py = units.path.py();
     let count = units.count;
     let Some(size) = count.checked_mul(UNIT_SIZE).filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
@@ -158,14 +178,10 @@ pub fn read_units<'py>(
     if !read_cached(descriptor, &mut scratch[..size], units.at) {
         return Ok(None);
     }
-    let mut places = Vec::with_capacity(count);
-    for (unit, queue_offset) in scratch[..size].as_chunks::<UNIT_SIZE>().0.iter().zip(units.queue_offset..) {
-        match Place::read(unit, queue_offset) {
-            Some(place) if place.commit_log_offset >= bounds.log_min.max(0) && place.record_size > 0 => places.push(place),
-            _ => return Ok(None),
-        }
-    }
-    let mut records = Vec::with_capacity(count);
+    let Some((places, end)) = selection.places(&scratch[..size], units.queue_offset, bounds.log_min) else {
+        return Ok(None);
+    };
+    let mut records = Vec::with_capacity(places.len());
     let mut left = &places[..];
     while let Some(first) = left.first() {
         let (in_run, size) = run_of(left);
@@ -192,7 +208,42 @@ pub fn read_units<'py>(
             records.push(ReadRecord { place: *place, data: PyBytes::new(py, own).unbind(), body_end });
         }
     }
-    Ok(Some(records))
+    Ok(Some(ReadRecords { records, end }))
+}
+
+impl Selection {
+    /// Return the places of the selected units, and the queue offset behind the last unit that was looked at.
+    ///
+    /// None: none of them is selected, or one is not plain: it was never written, its record lies before *log_min*, or
+    /// its tags code is a time or the address of an ext unit.
+    fn places(&self, units: &[u8], queue_offset: i64, log_min: i64) -> Option<(Vec<Place>, i64)> {
+        let mut places: Vec<Place> = Vec::with_capacity(self.count_max.min(units.len() / UNIT_SIZE));
+        let mut size = 0;
+        let mut end = queue_offset;
+        for (unit, queue_offset) in units.as_chunks::<UNIT_SIZE>().0.iter().zip(queue_offset..) {
+            let place = Place::read(unit, queue_offset)?;
+            let record_size = usize::try_from(place.record_size).ok()?;
+            if places.len() >= self.count_max || !places.is_empty() && size + record_size > self.bytes_max {
+                break;
+            }
+            end = queue_offset + 1;
+            if let Some(codes) = &self.codes {
+                let code = i64::from_be_bytes(field(unit, 12)?);
+                if i32::try_from(code).is_err() || !place.was_written() {
+                    return None;
+                }
+                if !codes.contains(&code) {
+                    continue;
+                }
+            }
+            if place.commit_log_offset < log_min.max(0) || record_size == 0 {
+                return None;
+            }
+            size += record_size;
+            places.push(place);
+        }
+        (!places.is_empty()).then_some((places, end))
+    }
 }
 
 /// Have *scratch* at least as large as *size*.
@@ -217,14 +268,15 @@ fn run_of(places: &[Place]) -> (usize, usize) {
     (count, size)
 }
 
-/// Return the records of *count* units, of which the first has *queue_offset*, each checked as a whole.
+/// Return the records of the first *count_max* units whose tags code is one of *codes*, None: any; all of one queue.
 ///
-/// The units are in the file *path* from *at* on. *descriptors* are those of open files, by path. *segment_at* returns
-/// the segment with the byte at a commit-log offset, None if there is none. Records before *own_from* are compared with
-/// their CRC. *topic_field*: size and topic, as a record of V1 has them.
+/// *count* units are looked at, of which the first has *queue_offset*; they are in the file *path* from *at* on. The
+/// records have *bytes_max* bytes at most, or are one. *descriptors* are those of open files, by path. *segment_at*
+/// returns the segment with the byte at a commit-log offset, None if there is none. Records before *own_from* are
+/// compared with their CRC. *topic_field*: size and topic, as a record of V1 has them.
 ///
-/// None: one of them is of another kind, lies before *log_min*, is damaged, or is not in the page cache, and all go the
-/// Python way.
+/// None: no unit is selected, or one of them is of another kind, lies before *log_min*, is damaged, or is not in the
+/// page cache, and all go the Python way.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn read_queue<'py>(
@@ -233,6 +285,9 @@ pub fn read_queue<'py>(
     at: i64,
     count: usize,
     queue_offset: i64,
+    codes: Option<HashSet<i64>>,
+    count_max: usize,
+    bytes_max: usize,
     log_min: i64,
     own_from: i64,
     queue_id: i32,
@@ -241,15 +296,17 @@ pub fn read_queue<'py>(
 ) -> PyResult<Option<ReadRecords>> {
     let wanted = Wanted { queue_id, topic_field };
     let units = Units { path, at, count, queue_offset };
+    let selection = Selection { codes, count_max, bytes_max };
     let bounds = Bounds { log_min, own_from };
     let found = with_scratch(|scratch| {
-        read_units(scratch, descriptors, &units, bounds, &wanted, |offset| {
+        read_units(scratch, descriptors, &units, &selection, bounds, &wanted, |offset| {
             open_segment(&segment_at.call1((offset,))?)
         })
-    });
-    let Some(records) = found? else { return Ok(None) };
-    tally(Way::Read, records.len());
-    Ok(Some(ReadRecords { records }))
+    })?;
+    if let Some(found) = &found {
+        tally(Way::Read, found.records.len());
+    }
+    Ok(found)
 }
 
 #[pymethods]
@@ -261,6 +318,12 @@ impl ReadRecords {
     /// The bytes of each record.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.records.iter().map(|record| &record.data))
+    }
+
+    /// The queue offset behind the last unit that was looked at.
+    #[getter]
+    fn end(&self) -> i64 {
+        self.end
     }
 
     /// The queue offset of each record.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,30 @@ from hypothesis import strategies as st
 import reput
 from cached_reads import require_cached_reads
 from reput.errors import ReputError
+from reput.filter import TagMessageFilter
+from reput.filter.tags import parse_tags
 from reput.kernel import Kernel
+from reput.settings import Settings
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
-from reput.store.reader.results import KernelRecords
+from reput.store.reader.results import KernelRecords, TransferLimits
 from reput.store.record.message import Message
 from small_store import small_settings
 
 SEGMENT_SIZE = 16384
 SETTINGS: dict[str, Any] = {"mapped_file_size_commit_log": SEGMENT_SIZE, "mapped_file_size_consume_queue": 20 * 32}
 QUEUES = [("orders", 0), ("orders", 1), ("T" * 127, 0), ("absent", 0)]
-GET = st.tuples(st.sampled_from(QUEUES), st.integers(-1, 140), st.sampled_from([0, 1, 1, 3, 32, 200]))
+# Every seventh message of the store has the first of these tags, some others have the second.
+FILTERS = [None, "*", "TagA", "TagB", "TagA || TagB", "TagC"]
+# As a broker's: bytes and number of what is handed out at once, and how near to the log's end a record is in memory.
+LIMITS = [None, (262144, 32, 1 << 40), (1500, 32, 1 << 40), (0, 2, 1 << 40), (262144, 3, 40_000)]
+GET = st.tuples(
+    st.sampled_from(QUEUES),
+    st.integers(-1, 140),
+    st.sampled_from([0, 1, 1, 3, 32, 200]),
+    st.sampled_from(FILTERS),
+    st.sampled_from(LIMITS),
+)
 # Which of the files, the place in its used part in millionths, the byte.
 DAMAGE = st.tuples(st.integers(0, 20), st.integers(0, 999_999), st.integers(0, 255))
 
@@ -36,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     with reput.open(directory, mode="inline", **SETTINGS) as store:
         for number in range(250):
             topic, queue_id = QUEUES[0 if number < 90 else number % 3]
-            tags = None if number % 7 else "TagA"
+            tags = "TagA" if number % 7 == 0 else "TagB" if number % 5 == 0 else None
             store.put(Message(topic, bytes([number]) * (number * 37 % 900), tags=tags, queue_id=queue_id, keys=["k"]))
         store.wait_for("consume_queue", store.appended)
         end = store.appended
@@ -53,11 +67,18 @@ def twin_readers(directory: Path, end: int, own_from: int, kernel: Kernel) -> li
     return readers
 
 
-def outcome_of(reader: MessageReader, get: tuple[tuple[str, int], int, int]) -> Any:
+def outcome_of(reader: MessageReader, get: Any) -> Any:
     """Return everything that a get says, or its error as text."""
-    (topic, queue_id), queue_offset, count_max = get
+    (topic, queue_id), queue_offset, count_max, tags, limits = get
+    message_filter = None if tags is None else TagMessageFilter(parse_tags(tags))
+    transfer = None
+    if limits is not None:
+        bytes_max, number_max, memory_size = limits
+        transfer = TransferLimits(bytes_max, number_max, bytes_max // 2, max(number_max // 2, 1), memory_size)
     try:
-        found = reader.get_message(topic, queue_id, queue_offset, count_max)
+        found = reader.get_message(
+            topic, queue_id, queue_offset, count_max, message_filter=message_filter, limits=transfer
+        )
     except ReputError as error:
         return type(error), str(error)
     records = list(found)
@@ -74,7 +95,7 @@ def outcome_of(reader: MessageReader, get: tuple[tuple[str, int], int, int]) -> 
 
 @settings(max_examples=60)
 # A record whose size is negative.
-@example([(("orders", 0), 63, 1)], [(2, 0, 128)], 0)
+@example([(("orders", 0), 63, 1, None, None)], [(2, 0, 128)], 0)
 @given(
     st.lists(GET, min_size=1, max_size=12), st.lists(DAMAGE, max_size=3), st.sampled_from([0, 20_000, (1 << 63) - 1])
 )
@@ -107,15 +128,23 @@ def test_plain_reads_go_through_the_kernel(required_kernel: Kernel, written: tup
     require_cached_reads(directory)
     reader = twin_readers(directory, end, 0, required_kernel)[1]
     # The first read opens the files. While the directory's last change is only moments old, each read opens them again.
-    while not isinstance(reader.get_message("orders", 0, 40, 20).records, KernelRecords):
+    while not isinstance(reader.get_message("orders", 0, 40, 24).records, KernelRecords):
         pass
     reader.get_message("orders", 0, 7, 1)
     before = required_kernel.counts()["read"]
     assert isinstance(reader.get_message("orders", 0, 40, 20).records, KernelRecords)
     assert isinstance(reader.get_message("orders", 0, 7, 1).records, KernelRecords)
     assert required_kernel.counts()["read"] - before == 21
+    # As a broker reads for its clients: all messages, or those with a tag.
+    for message_filter, count in ((None, 24), (TagMessageFilter(parse_tags("TagA")), 4)):
+        found = reader.get_message(
+            "orders", 0, 40, 32, message_filter=message_filter, limits=TransferLimits.of(Settings())
+        )
+        assert (len(found), found.next_queue_offset) == (count, 64)
+        assert isinstance(found.records, KernelRecords)
+    assert required_kernel.counts()["read"] - before == 49
     assert len(reader.get_message("orders", 0, 20, 20)) == 20
-    assert required_kernel.counts()["read"] - before == 21
+    assert required_kernel.counts()["read"] - before == 49
     reader.close()
 
 
@@ -143,7 +172,22 @@ def test_odd_arguments_are_no_reads(required_kernel: Kernel, written: tuple[Path
             ({path: file.fileno()}, 7, 3),
             ({path: file.fileno()}, 0, 3),
         ):
-            arguments = (descriptors, path, at, count, 0, 0, 0, 0, b"\x06orders", lambda offset: None)
-            assert required_kernel.read_queue(*arguments) is None
+            for codes, bytes_max in ((None, 0), (frozenset({1 << 62, -1}), sys.maxsize)):
+                arguments = (
+                    descriptors,
+                    path,
+                    at,
+                    count,
+                    0,
+                    codes,
+                    9,
+                    bytes_max,
+                    0,
+                    0,
+                    0,
+                    b"\x06orders",
+                    lambda offset: None,
+                )
+                assert required_kernel.read_queue(*arguments) is None
         with pytest.raises(TypeError):
-            required_kernel.read_queue({path: "7"}, path, 0, 1, 0, 0, 0, 0, b"", None)  # type: ignore[dict-item, arg-type]
+            required_kernel.read_queue({path: "7"}, path, 0, 1, 0, None, 1, 9, 0, 0, 0, b"", None)  # type: ignore[dict-item, arg-type]

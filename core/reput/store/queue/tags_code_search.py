@@ -17,8 +17,8 @@ LAST_BYTE_AT = TAGS_CODE_AT + TAGS_CODE_SIZE - 1
 SIGN_EXTENSION = bytes(0x00 if byte < 0x80 else 0xFF for byte in range(256))
 
 
-def find_tags_codes(units: bytes, codes: Iterable[int]) -> list[int] | None:
-    """Return the numbers of the whole *units* whose tags code is one of *codes*, ascending.
+def find_tags_codes(units: bytes, codes: Iterable[int], count_max: int) -> list[int] | None:
+    """Return the numbers of the first *count_max* whole *units* whose tags code is one of *codes*, ascending.
 
     None: one of the tags codes is not a signed 32-bit number but the address of an ext unit or a time, which does not
     show the tag.
@@ -38,9 +38,10 @@ def find_tags_codes(units: bytes, codes: Iterable[int]) -> list[int] | None:
     for code in codes:
         wanted = code.to_bytes(TAGS_CODE_SIZE, "big", signed=True)
         number = last_bytes.find(wanted[-1])
-        while number >= 0:
+        before = len(found)
+        while number >= 0 and len(found) - before < count_max:
             if units.startswith(wanted, number * UNIT_SIZE + TAGS_CODE_AT):
                 found.append(number)
             number = last_bytes.find(wanted[-1], number + 1)
     found.sort()
-    return found
+    return found[:count_max]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from struct import error as StructError
 
@@ -18,7 +19,7 @@ from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT_SIZE, Unit, is_
 from reput.store.queue.nearest_offset import QueueFile
 from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX, ConsumeQueueBounds
 from reput.store.reader.readable_store import NOT_ITS_CRC, ReadableStore
-from reput.store.reader.results import KernelRecords, Place, Records
+from reput.store.reader.results import KernelRecords, Place, TransferLimits
 from reput.store.reader.unit_damage import log_damage, require_reason
 from reput.store.record.layout import (
     BODY_AT,
@@ -77,21 +78,41 @@ class ConsumeQueueReader(ConsumeQueueBounds):
             return message_filter.is_matched_by_consume_queue(None)
         return message_filter.is_matched_by_consume_queue(ext.tags_code, ext.store_timestamp, ext.filter_bit_map)
 
-    def read_plain(self, kernel: Kernel, queue_offset: int, count: int) -> Records | None:
+    def read_plain(
+        self,
+        kernel: Kernel,
+        queue_offset: int,
+        count: int,
+        codes: frozenset[int] | None,
+        count_max: int,
+        limits: TransferLimits | None,
+    ) -> KernelRecords | None:
         """Return the records of *count* units from *queue_offset* on; None: `read` has to look at them.
 
-        They are plain if all of these units are in one file, and each leads to a whole record of this queue, all in the
-        page cache.
+        They are plain if all of these units are in one file, and each that is wanted leads to a whole record of this
+        queue, all in the page cache.
+
+        Args:
+            codes: tags codes of the wanted units; None: all.
+            count_max: number of records.
         """
         store, place = self.store, self.units.place(queue_offset, count)
         if place is None or store.segments is None:
             return None
+        log_min, bytes_max = max(self.log_min, self.deleted_at), sys.maxsize
+        if limits is not None:
+            # Older records have limits of their own.
+            log_min = max(log_min, self.units.known_progress - limits.memory_size)
+            count_max, bytes_max = min(count_max, limits.count_in_memory), max(limits.bytes_in_memory, 0)
         found = kernel.read_queue(
             store.files.descriptors,
             *place,
             count,
             queue_offset,
-            max(self.log_min, self.deleted_at),
+            codes,
+            max(count_max, 1),
+            bytes_max,
+            log_min,
             store.own_from,
             self.queue_id,
             self.topic_fields[0],

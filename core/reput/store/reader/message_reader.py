@@ -175,13 +175,13 @@ class MessageReader:
         if limits is not None:
             # RocketMQ hands out of one queue file at a time.
             end = min(end, queue_offset - queue_offset % file_units + file_units)
-        kernel = self.store.kernel
-        if kernel is not None and message_filter is None and limits is None and self.store.agreed is None:
-            wanted = min(end - queue_offset, count_max)
-            plain = queue.read_plain(kernel, queue_offset, wanted) if wanted > 0 else None
-            if plain is not None:
-                return GetMessageResult(GetMessageStatus.FOUND, queue_offset + wanted, low, high, plain)
         codes = message_filter.codes if isinstance(message_filter, TagMessageFilter) else None
+        kernel = self.store.kernel
+        if kernel is not None and record_filter is None and count_max > 0 and self.store.agreed is None:
+            count = end - queue_offset if codes is not None else min(end - queue_offset, count_max)
+            plain = queue.read_plain(kernel, queue_offset, count, codes, count_max, limits)
+            if plain is not None:
+                return GetMessageResult(GetMessageStatus.FOUND, plain.end, low, high, plain)
         taken: list[bytes] = []
         places: list[Place] = []
         body_ends: list[int] = []
@@ -206,7 +206,9 @@ class MessageReader:
                     queue.read([(at, NO_UNIT)], [], [])
                     at += 1
                     continue
-            numbers = None if codes is None else find_tags_codes(data, codes)
+            # Where limits end the read, the first one alone is searched.
+            searched = count_max - count if limits is None else 1
+            numbers = None if codes is None else find_tags_codes(data, codes, searched)
             if limits is None and record_filter is None and (numbers is not None or message_filter is None):
                 # Nothing has to be asked of any unit that is passed over.
                 chosen, at = choose(data, at, numbers, count_max - count)
@@ -315,15 +317,14 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
 
     Args:
         queue_offset: of the first unit.
-        numbers: the wanted units, ascending; None: all.
+        numbers: the first *count_max* wanted units, ascending; None: all are wanted.
     """
     if numbers is None:
         places = list(enumerate(UNIT.iter_unpack(data[: count_max * UNIT_SIZE]), queue_offset))
         return places, queue_offset + len(places)
-    chosen = numbers[:count_max]
     unpack = UNIT.unpack_from
-    places = [(queue_offset + number, unpack(data, number * UNIT_SIZE)) for number in chosen]
-    passed = chosen[-1] + 1 if len(numbers) >= count_max else len(data) // UNIT_SIZE
+    places = [(queue_offset + number, unpack(data, number * UNIT_SIZE)) for number in numbers]
+    passed = numbers[-1] + 1 if len(numbers) >= count_max else len(data) // UNIT_SIZE
     return places, queue_offset + passed
 
 

@@ -137,6 +137,11 @@ class KernelRecords(Records):
         self._data = self._found.data()
         return self._data
 
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last unit that was looked at."""
+        return self._found.end
+
     def __len__(self) -> int:
         return len(self._found)
 
