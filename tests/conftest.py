@@ -33,7 +33,7 @@ from spark_classes import archive_spark_classes
 # Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A slow machine is not a failure: examples have no time limit. They are the same in each run, so that a change alone can
+# A slow machine is not a failure: examples have no time limit. They are the same in each run, so that only a change can
 # make a test fail; the long tests look for new ones (`--hypothesis-profile=search`).
 settings.register_profile("reput", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)

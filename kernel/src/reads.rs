@@ -76,8 +76,9 @@ impl Place {
         })
     }
 
-    fn was_written(&self) -> bool {
-        self.commit_log_offset != 0 || self.record_size != 0
+    /// Whether it was never written, or is a pre-blank.
+    fn is_without_message(&self) -> bool {
+        self.commit_log_offset == 0 && matches!(self.record_size, 0 | i32::MAX)
     }
 
     /// Return where the record's body ends, if *data* is just the record of this unit; *with_crc*: and has its CRC.
@@ -214,7 +215,7 @@ pub fn read_units<'py>(
 impl Selection {
     /// Return the places of the selected units, and the queue offset behind the last unit that was looked at.
     ///
-    /// None: none of them is selected, or one is not plain: it was never written, its record lies before *log_min*, or
+    /// None: none of them is selected, or one is not plain: it has no message, its record lies before *log_min*, or
     /// its tags code is a time or the address of an ext unit.
     fn places(&self, units: &[u8], queue_offset: i64, log_min: i64) -> Option<(Vec<Place>, i64)> {
         let mut places: Vec<Place> = Vec::with_capacity(self.count_max.min(units.len() / UNIT_SIZE));
@@ -229,7 +230,7 @@ impl Selection {
             end = queue_offset + 1;
             if let Some(codes) = &self.codes {
                 let code = i64::from_be_bytes(field(unit, 12)?);
-                if i32::try_from(code).is_err() || !place.was_written() {
+                if i32::try_from(code).is_err() || place.is_without_message() {
                     return None;
                 }
                 if !codes.contains(&code) {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from delivering import wait_until
-from interop.clients.brokers import NameServer
+from interop.clients.brokers import NameServer, RealBroker
 from interop.clients.java_clients import RunningClients, run_java
+from reput.remoting.request_code import RequestCode
+from serving import RawClient
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow, pytest.mark.long]
 
@@ -37,6 +39,9 @@ def test_a_topic_lies_over_three_brokers_of_two_kinds(reput_broker, real_broker,
     real.kill()
     clients.advance("produce", 200)
     real.launch()
+    # Clients hear of it when they ask for the route again.
+    before = stored_at(real)
+    wait_until(lambda: stored_at(real) >= before + 20)
     clients.advance("produce", 300)
     clients.advance("consume", 300)
     said = clients.finish()
@@ -45,3 +50,13 @@ def test_a_topic_lies_over_three_brokers_of_two_kinds(reput_broker, real_broker,
     assert set(server_lines) <= set(said["consume"].lines)
     # All of them have messages at the end, too.
     assert {line.split()[0] for line in server_lines[-100:]} == names
+
+
+def stored_at(broker: RealBroker) -> int:
+    """Return how many messages of the topic this broker has."""
+    with RawClient(("127.0.0.1", broker.port)) as client:
+        answers = [
+            client.ask(RequestCode.GET_MAX_OFFSET, {"topic": "fleet", "queueId": str(queue_id)})
+            for queue_id in range(4)
+        ]
+    return sum(int(answer.ext_fields["offset"]) for answer in answers)

@@ -15,6 +15,7 @@ from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX
 
 SIZES = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 160}
 COUNT = 30
+PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 
 @pytest.fixture
@@ -75,6 +76,34 @@ def test_a_unit_that_points_elsewhere_is_named(written, queue_offset, shift, wha
     assert what in told(written, queue_offset)
     if offset + shift >= 0:
         assert what in told(written, queue_offset, tags="tag")
+
+
+@pytest.mark.parametrize("queue_offset", [1, 7, 12, COUNT - 2, COUNT - 1])
+def test_a_pre_blank_unit_for_a_message_that_the_log_has_is_named(written, queue_offset):
+    """By its form it says that the log has lost the message."""
+    overwrite(written, queue_offset, PRE_BLANK)
+    assert "which it has" in told(written, queue_offset)
+    assert "which it has" in told(written, queue_offset, tags="tag")
+
+
+def test_pre_blank_units_of_messages_that_the_log_has_lost_are_passed_over(tmp_path):
+    """They stand where queue offsets are missing in the log."""
+    store = tmp_path / "store"
+    with reput.open(store, mode="inline", dispatchers=["consume_queue"], **SIZES) as opened:
+        for number in range(COUNT):
+            if number == 10:
+                opened._engine.writer.queue_offsets.raise_to("orders", 0, 20)
+            opened.put(reput.Message("orders", bytes(200), tags="tag"))
+        opened.wait_for("consume_queue", opened.appended, timeout=60)
+    assert unit_of(store, 15) == PRE_BLANK
+    with reput.open(store, read_only=True, **SIZES) as opened:
+        for wanted in ({}, {"tags": "tag"}):
+            found, at = [], 0
+            while at < 40:
+                result = opened.get("orders", 0, at, COUNT, **wanted)
+                found += [record.queue_offset for record in result]
+                at = result.next_queue_offset
+            assert found == [*range(10), *range(20, 40)]
 
 
 def test_a_unit_that_points_at_another_message_is_named(written):

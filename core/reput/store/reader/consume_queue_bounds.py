@@ -49,6 +49,8 @@ class ConsumeQueueBounds:
         # Where the topic was deleted last. The view may not have reached that offset yet; then its units belong to the
         # deleted topic, though queue offsets are the same.
         self.deleted_at = -1
+        # Queue offsets of pre-blank units of which the log was found to have no message.
+        self.lost = range(0)
         self.topic_fields, self.unpack_tail = topic_layout(topic)
 
     def forget(self) -> None:

@@ -20,7 +20,7 @@ from reput.store.queue.nearest_offset import QueueFile
 from reput.store.reader.consume_queue_bounds import RUN_SIZE_MAX, ConsumeQueueBounds
 from reput.store.reader.readable_store import NOT_ITS_CRC, ReadableStore
 from reput.store.reader.results import KernelRecords, Place, TransferLimits
-from reput.store.reader.unit_damage import log_damage, require_reason
+from reput.store.reader.unit_damage import log_damage, refuse_blanks, require_reason
 from reput.store.record.layout import (
     BODY_AT,
     BODY_CRC_AND_SYS_FLAG,
@@ -131,10 +131,12 @@ class ConsumeQueueReader(ConsumeQueueBounds):
 
         Raises:
             DamagedStore: one of *chosen* leads to no record of this queue, and neither retention, nor the deletion of
-                the topic, nor an operator has accounted for that.
+                the topic, nor an operator has accounted for that; or it says that the log has lost a message that it
+                has.
         """
         records: list[bytes] = []
         missing: list[Place] = []
+        blanks: list[int] = []
         checked = len(places)
         log_min = max(self.log_min, self.deleted_at)
         run: list[Place] = []
@@ -149,6 +151,8 @@ class ConsumeQueueReader(ConsumeQueueBounds):
                 if offset < log_min or size == PRE_BLANK_SIZE:
                     if size != PRE_BLANK_SIZE:
                         missing.append(place)
+                    else:
+                        blanks.append(place[0])
                     end = NOWHERE
                     continue
                 begin = offset
@@ -156,6 +160,8 @@ class ConsumeQueueReader(ConsumeQueueBounds):
             end = offset + size
         if run:
             missing += self.read_run(run, begin, end, records, places, body_ends)
+        if blanks:
+            refuse_blanks(self, blanks)
         if missing and require_reason(self, missing):
             del places[checked:], body_ends[checked:]
             low, high = self.range()

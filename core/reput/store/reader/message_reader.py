@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from reput.errors import ConfigError, DamagedStore
 from reput.filter import MessageFilter, TagMessageFilter
 from reput.store.disk.open_files import DirectoryStamp
-from reput.store.queue.consume_queue import NO_UNIT, UNIT, UNIT_SIZE
+from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from reput.store.queue.consume_queue_builder import ConsumeQueueBuilder, queue_directories, queues_of_topic
 from reput.store.queue.nearest_offset import nearest_offset
 from reput.store.queue.tags_code_search import find_tags_codes
@@ -43,7 +43,7 @@ __all__ = ["MessageReader"]
 UNIT_COUNT_MAX = 800
 # Range of tags codes that are hashes, neither addresses of ext units nor times.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-ZERO_UNIT = bytes(UNIT_SIZE)
+WITHOUT_MESSAGE = (bytes(UNIT_SIZE), UNIT.pack(0, PRE_BLANK_SIZE, 0))
 # The byte of a commit-log offset that differs most from one record to the next.
 LIVELY_BYTE_AT = 6
 
@@ -199,13 +199,13 @@ class MessageReader:
                     status = GetMessageStatus.OFFSET_FOUND_NULL
                     at += file_units - at % file_units
                 break
-            if codes is not None and (zero_at := find_zero_unit(data)) >= 0:
+            if codes is not None and (odd_at := find_unit_without_message(data)) >= 0:
                 # It has no tag, but is not passed over for that.
-                data = data[: zero_at * UNIT_SIZE]
-                if not data:
-                    queue.read([(at, NO_UNIT)], [], [])
+                if odd_at == 0:
+                    queue.read([(at, UNIT.unpack_from(data))], [], [])
                     at += 1
                     continue
+                data = data[: odd_at * UNIT_SIZE]
             # Where limits end the read, the first one alone is searched.
             searched = count_max - count if limits is None else 1
             numbers = None if codes is None else find_tags_codes(data, codes, searched)
@@ -328,11 +328,11 @@ def choose(data: bytes, queue_offset: int, numbers: list[int] | None, count_max:
     return places, queue_offset + passed
 
 
-def find_zero_unit(units: bytes) -> int:
-    """Return the number of the first unwritten unit, -1 if all were written."""
+def find_unit_without_message(units: bytes) -> int:
+    """Return the number of the first unit that was not written, or is a pre-blank; -1 if there is none."""
     lively = units[LIVELY_BYTE_AT::UNIT_SIZE]
     number = lively.find(0)
-    while number >= 0 and not units.startswith(ZERO_UNIT, number * UNIT_SIZE):
+    while number >= 0 and not units.startswith(WITHOUT_MESSAGE, number * UNIT_SIZE):
         number = lively.find(0, number + 1)
     return number
 

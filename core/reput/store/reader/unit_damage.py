@@ -3,20 +3,21 @@
 Two files disagree, the queue's and the log's. The error says which of them to repair:
 
     the unit    was never written, points behind the log or before its neighbours, into the middle of a record, or at
-                another queue's: `reput rebuild STORE consume_queue` builds it again from the log
+                another queue's, or says that the log has lost a message that it has:
+                `reput rebuild STORE consume_queue` builds it again from the log
     the log     has no record where one begins, or not the bytes at all: `reput check STORE`, `reput repair STORE`
 """
 
 from __future__ import annotations
 
 from reput.errors import DamagedStore, OffsetOutOfRange
-from reput.store.queue.consume_queue import NO_UNIT, Unit, is_garbage
+from reput.store.queue.consume_queue import NO_UNIT, PRE_BLANK_SIZE, Unit, is_garbage
 from reput.store.reader.consume_queue_bounds import ConsumeQueueBounds
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.record.layout import MESSAGE_MAGIC_CODES, SIZE_MAGIC_AND_OFFSET
 from reput.store.record.record import decode_record
 
-__all__ = ["begins_no_record", "damage_of_unit", "log_damage", "require_reason"]
+__all__ = ["begins_no_record", "damage_of_unit", "log_damage", "refuse_blanks", "require_reason"]
 
 # The log between two records of a queue is not walked further than this to find out whether a record begins there.
 WALK_SIZE_MAX = 64 << 20
@@ -79,6 +80,38 @@ def require_reason(queue: ConsumeQueueBounds, missing: list[tuple[int, Unit]]) -
             return True
         raise damage_of_unit(queue, queue_offset, unit)
     return False
+
+
+def refuse_blanks(queue: ConsumeQueueBounds, blanks: list[int]) -> None:
+    """Look whether the log has a message at one of these queue offsets, where the queue's units say that it has none.
+
+    Raises:
+        DamagedStore: it has.
+    """
+    low, high = queue.range()
+    for queue_offset in blanks:
+        if queue_offset in queue.lost or not low <= queue_offset < high:
+            continue
+        first, last = queue_offset, queue_offset + 1
+        while first > low and is_blank(before := queue.units.unit(first - 1)):
+            first -= 1
+        while last < high and is_blank(after := queue.units.unit(last)):
+            last += 1
+        if first == low or before is None:
+            # What the log lost there it may have lost at its begin.
+            continue
+        until = queue.units.known_progress if last == high or after is None else after[0]
+        found = queue.store.proof.found_between(
+            queue.topic, queue.queue_id, range(first, last), before[0] + before[1], until
+        )
+        if found is not None:
+            raise queue.garbled(found, "its unit says that the log has lost the message, which it has")
+        queue.lost = range(first, last)
+
+
+def is_blank(unit: Unit | None) -> bool:
+    """Whether a unit says that the log has no message."""
+    return unit is not None and unit[1] == PRE_BLANK_SIZE
 
 
 def log_damage(

@@ -119,6 +119,23 @@ class QueueProof:
             scan.close()
         return end, None
 
+    def found_between(self, topic: str, queue_id: int, offsets: range, begin: int, until: int) -> int | None:
+        """Return the first of these queue offsets that a record in [begin, until) of the log has.
+
+        None: none is found, or the log cannot be read there.
+        """
+        scan = self.scan()
+        try:
+            for columns in scan.pieces(begin, min(until, begin + WALK_SIZE_MAX)):
+                for queue_offset in queue_offsets(columns, topic, queue_id):
+                    if queue_offset in offsets:
+                        return queue_offset
+        except (DamagedStore, OffsetOutOfRange):
+            return None
+        finally:
+            scan.close()
+        return None
+
     def proven(self, topic: str, queue_id: int, end: int, known: QueueEnd) -> int:
         """Return the end that the view's cursor says, if it is a cursor of this log; else *end*.
 
