@@ -228,7 +228,11 @@ def test_the_example_works_when_it_is_pasted(verb, tmp_path, prepared, capsys):
             assert running.stdout is not None
             assert running.stdout.readline()
             running.terminate()
-        shown, problems = running.communicate(timeout=120)
+        try:
+            shown, problems = running.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
     assert running.returncode == 0, problems
     assert served or bool(shown) == (verb not in SHOWS_NOTHING)
 

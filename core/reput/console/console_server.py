@@ -34,7 +34,7 @@ def run_console(
 
     Args:
         proxy: address or network whose ``X-Forwarded-For`` is believed; None: no proxy is in front of the console.
-        on_ready: is called when clients are answered soon, and a signal ends the console in good order.
+        on_ready: is called when clients are answered, and a signal ends the console in good order.
 
     Raises:
         ConfigError: the certificate cannot be used, or *proxy* is no address.
@@ -44,7 +44,7 @@ def run_console(
         config.load()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"the certificate cannot be used: cert={cert} key={key} error={error}") from None
-    server = uvicorn.Server(config)
+    server = ReadyServer(config, on_ready)
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -52,9 +52,20 @@ def run_console(
     # The server takes signals while it runs, and raises them again at its end: then this has been asked for.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    if on_ready is not None:
-        on_ready()
     server.run(sockets=[listener])
+
+
+class ReadyServer(uvicorn.Server):
+    """A server that says when it answers clients, and a signal ends it in good order."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self.on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.on_ready is not None:
+            self.on_ready()
 
 
 def uvicorn_config(

@@ -233,6 +233,9 @@ final class ConsumeScenarios {
         received.concurrently(consumer);
         consumer.start();
         received.await(10);
+        // Version 4.9 says of a group that has committed nothing that it does not exist.
+        consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        Session.await(() -> Offsets.hasCommitted(consumer, queues));
         DefaultMQAdminExt tools = new DefaultMQAdminExt();
         tools.setNamesrvAddr(session.nameServer);
         tools.setInstanceName(Session.instance());

@@ -57,6 +57,17 @@ final class Offsets {
             >= consumer.maxOffset(queue);
     }
 
+    /** Whether the broker knows how far a push consumer is in each of these queues. */
+    static boolean hasCommitted(DefaultMQPushConsumer consumer, Collection<MessageQueue> queues) throws Exception {
+        for (MessageQueue queue : queues) {
+            long offset = consumer.getDefaultMQPushConsumerImpl().getOffsetStore().readOffset(queue, ReadOffsetType.READ_FROM_STORE);
+            if (offset <= 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     private Offsets() {
     }
 }
