@@ -214,6 +214,8 @@ def test_the_example_works_when_it_is_pasted(verb, tmp_path, prepared, capsys):
     assert f"reput {' '.join(verb)}" in example
     copy_contents(prepared(before), tmp_path)
     environment = {**os.environ, "PATH": f"{REPUT.parent}:{os.environ['PATH']}"}
+    # With it, no line would have to be flushed to be seen.
+    environment.pop("PYTHONUNBUFFERED", None)
     served = SERVED_FOR_SECONDS.fullmatch(example)
     with subprocess.Popen(
         ["sh", "-c", f"exec {served[1]}" if served else example],

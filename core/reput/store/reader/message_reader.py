@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from reput.errors import ConfigError, DamagedStore
 from reput.filter import MessageFilter, TagMessageFilter
 from reput.store.disk.open_files import DirectoryStamp
-from reput.store.queue.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from reput.store.queue.consume_queue import UNIT, UNIT_SIZE
 from reput.store.queue.consume_queue_builder import ConsumeQueueBuilder, queue_directories, queues_of_topic
+from reput.store.queue.consume_queue_files import PRE_BLANK_UNIT
 from reput.store.queue.nearest_offset import nearest_offset
 from reput.store.queue.tags_code_search import find_tags_codes
 from reput.store.reader.consume_queue_reader import ConsumeQueueReader
@@ -43,7 +44,7 @@ __all__ = ["MessageReader"]
 UNIT_COUNT_MAX = 800
 # Range of tags codes that are hashes, neither addresses of ext units nor times.
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-WITHOUT_MESSAGE = (bytes(UNIT_SIZE), UNIT.pack(0, PRE_BLANK_SIZE, 0))
+WITHOUT_MESSAGE = (bytes(UNIT_SIZE), PRE_BLANK_UNIT)
 # The byte of a commit-log offset that differs most from one record to the next.
 LIVELY_BYTE_AT = 6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -63,5 +64,11 @@ def console(
         listener = bound("--listen", *split_address("--listen", listen), may_be_far, DANGER)
         served = console_of(shown, listener, users, is_encrypted=tls_cert is not None, audit_log=audit_log)
         scheme = "http" if tls_cert is None else "https"
-        ready = f"ready console={scheme}://{address_text(*listener.getsockname()[:2])}/ target={target}"
-        run_console(served, listener, tls_cert, tls_key, proxy, lambda: write_line(ready))
+        address = address_text(*listener.getsockname()[:2])
+
+        def say_ready() -> None:
+            write_line(f"ready console={scheme}://{address}/ target={target}")
+            # Whoever waits for the line may read a pipe, which Python fills before it writes.
+            sys.stdout.flush()
+
+        run_console(served, listener, tls_cert, tls_key, proxy, say_ready)
