@@ -86,6 +86,8 @@ def test_several_dispatchers_of_one_plugin_are_told_apart_by_their_names(
     running.group.wait_for("audit_hook", log.put(5), TIMEOUT)
     assert running.row("late").progress == end
     request(log.store_directory, "attach", "spare_hook")
+    # The answer of the socket may overtake what the supervisor tells the program.
+    running.wait_until(lambda: "spare_hook" in running.group.members)
     running.group.wait_for("spare_hook", log.end, TIMEOUT)
     running.wait_until(lambda: "here I am" in group_log(log))
     # The next supervisor also knows what was attached, and of which plugin.
