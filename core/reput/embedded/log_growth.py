@@ -70,8 +70,8 @@ class LogGrowth:
             if is_last:
                 self.on_change()
 
-    def tell(self, queues: object, end: int) -> None:
-        """Report that records up to *end* are readable. Called under the put lock."""
+    def tell(self, queues: object, records: object) -> None:
+        """Report that *records* are readable. Called under the put lock."""
         # A waiter raises its count before it reads the log's end, so one of the two sees the other.
         if self.waiting_count:
             self.wake()

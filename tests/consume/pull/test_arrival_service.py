@@ -9,8 +9,10 @@ import pytest
 
 import reput
 from delivering import wait_until
+from reput.store.writer.publisher import AppendedRecords
 
 WAIT_S = 60.0
+NO_RECORDS = AppendedRecords(0, 0, 0, 0, [], b"", b"")
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_put_costs_the_same_however_many_groups_wait_for_its_topic(arrival_ser
             return super().get(*arguments)
 
     with patch.object(arrival_service, "watches", Watches(arrival_service.watches)):
-        arrival_service.arrived([("crowded", 0)], 0)
+        arrival_service.arrived([("crowded", 0)], NO_RECORDS)
         wait_until(lambda: len(told) == 500)
     assert lookers
     assert threading.current_thread() not in lookers
@@ -80,7 +82,7 @@ def test_a_watch_is_told_by_its_loop_or_by_the_thread(arrival_service):
     arrival_service.set_loop(watches[1], one)
     assert arrival_service.loops_of_topic == {"orders": {None: 1, one: 2}}
     arrival_service.set_loop(watches[2], other)
-    arrival_service.arrived([("orders", 0)], 0)
+    arrival_service.arrived([("orders", 0)], NO_RECORDS)
     assert (one.arrivals, other.arrivals) == ([(0, ("orders", 0))], [(0, ("orders", 0))])
     arrival_service.unwatch(watches[2])
     arrival_service.set_loop(watches[2], None)

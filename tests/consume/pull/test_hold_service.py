@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 import tracemalloc
+from functools import partial
 from queue import SimpleQueue
 
 import msgspec
@@ -273,6 +274,64 @@ def test_tasks_and_threads_wait_for_dispatchers_in_processes(tmp_path):
         assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == [b"0", b"1", b"2", b"3"]
         with pytest.raises(RequestRefused):
             asyncio.run(hold_service.apull_and_wait(request(99), WAIT_S))
+
+
+@pytest.mark.processes
+def test_a_loop_answers_from_the_writer_whoever_waits_for_the_very_next_message(tmp_path):
+    """The consume queue is paused: what only its units can tell is told once it goes on."""
+
+    async def waiting(pull: PullRequest) -> asyncio.Future[object]:
+        """Return the future answer of a pull that is held now."""
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        done = partial(loop.call_soon_threadsafe, answer.set_result)
+        assert hold_service.pull(pull, WAIT_S, done) is None
+        return answer
+
+    def put(body: bytes, tags: str = "TagA") -> None:
+        store.put(reput.Message("orders", body, queue_id=0, tags=tags, properties={"price": "9"}))
+
+    async def told(answer: asyncio.Future[object]) -> tuple[list[bytes], int, int]:
+        result = await asyncio.wait_for(answer, WAIT_S)
+        return [record.body for record in result.records], result.next_begin_offset, result.max_offset
+
+    async def main() -> None:
+        hold_service.serve_in(asyncio.get_running_loop())
+        everything, tagged = await waiting(request()), await waiting(request(wanted="TagA"))
+        by_expression = await waiting(request(wanted=parse("price > 5")))
+        put(b"0", "TagB")
+        assert await told(everything) == ([b"0"], 1, 1)
+        # The one that did not want it waits for the next.
+        following = await waiting(request(queue_offset=1))
+        await asyncio.to_thread(put, b"1")
+        assert await told(following) == ([b"1"], 2, 2)
+        assert await told(tagged) == ([b"1"], 2, 2)
+        # Several at once, within a pull's limits; the rest only the consume queue knows.
+        two = await waiting(msgspec.structs.replace(request(queue_offset=2), count_max=2))
+        store.put_batch([reput.Message("orders", b"%d" % number, queue_id=0) for number in (2, 3, 4)])
+        assert await told(two) == ([b"2", b"3"], 4, 5)
+        rest = await waiting(request(queue_offset=4))
+        put(b"5")
+        await asyncio.sleep(0)
+        assert not rest.done()
+        assert not by_expression.done()
+        store._engine.group.request("resume", "consume_queue")
+        assert await told(rest) == ([b"4", b"5"], 6, 6)
+        assert (await told(by_expression))[0] == [b"0", b"1", b"5"]
+        # Neither is a message of a deleted topic given to those who wait for the next topic of this name.
+        last = await waiting(request(queue_offset=6))
+        put(b"deleted")
+        store._engine.services.administration.delete_topic("orders")
+        store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        result = await asyncio.wait_for(last, WAIT_S)
+        assert (result.code, len(result.records)) == (ResponseCode.PULL_OFFSET_MOVED, 0)
+        assert hold_service.held_count == 0
+
+    with reput.open(tmp_path / "store", enable_property_filter=True) as store:
+        store._engine.services.topics.create_or_update(TopicConfig(topic_name="orders"))
+        store._engine.group.request("pause", "consume_queue")
+        hold_service = store._engine.services.hold_service
+        asyncio.run(main())
 
 
 @pytest.mark.slow

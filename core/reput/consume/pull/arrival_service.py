@@ -3,7 +3,8 @@
     put ──▶ `arrived` (under the put lock) ──▶ queue of arrivals ──▶ the thread waits until the consume queue is
                                                                       readable so far ──▶ notifies the waiters
 
-If only tasks of one event loop wait for messages of a queue, the thread is not used; see `LoopArrivals`.
+If only tasks of one event loop wait for messages of a queue, the thread is not used; see `LoopArrivals`. Pulls that are
+held in a loop, and wait for the very message that was appended, get it without the consume queue.
 
 A put to a queue without waiting consumers costs one dictionary lookup. Otherwise the put hands the queue and the end of
 the log to the thread, which waits for the consume queue's progress and then notifies the waiters of that queue.
@@ -25,6 +26,7 @@ from reput.consume.pull.loop_arrivals import LoopArrivals, LoopStore, Queue, tak
 from reput.errors import DispatcherError, ReputError, StoreClosed, WaitTimeout
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import Threads
+from reput.store.writer.publisher import AppendedRecords
 
 __all__ = ["CONSUME_QUEUE", "ArrivalService", "GrowingStore", "Holder", "Watch"]
 
@@ -55,13 +57,19 @@ class GrowingStore(LoopStore, Protocol):
 
 
 class Holder(Protocol):
-    """Holds waiting pulls. The service's thread calls all methods, a loop only `serve`."""
+    """Holds waiting pulls. The service's thread calls the methods that say nothing else, a loop `serve` as well."""
 
     def patience(self) -> float | None:
         """Return the seconds until the first pull expires; None: none waits."""
 
     def serve(self, grown: set[Queue]) -> None:
         """Answer the pulls that wait for *grown* queues and now find a message."""
+
+    def appended(self, records: AppendedRecords) -> None:
+        """Keep *records*, which no view has seen yet, for `serve_appended`. Any thread, under the put lock."""
+
+    def serve_appended(self) -> None:
+        """Answer the pulls that wait for the records of `appended`, in the loop."""
 
     def expire(self) -> None:
         """Answer the pulls that have expired."""
@@ -114,14 +122,19 @@ class ArrivalService(ServiceThread):
 
     # Under the put lock.
 
-    def arrived(self, queues: list[Queue], end: int) -> None:
-        """Announce that the log has grown to *end* by records of *queues*."""
-        held, loops_of_topic = self.held, self.loops_of_topic
+    def arrived(self, queues: list[Queue], records: AppendedRecords) -> None:
+        """Announce that the log has grown by *records*, which belong to *queues*."""
+        held, loops_of_topic, end = self.held, self.loops_of_topic, records.end
+        is_kept = False
         for queue in queues:
             if queue in held:
                 if self.holder_loop is None:
                     self.arrivals.put((end, queue))
                     continue
+                if not is_kept and self.holder is not None:
+                    # The loop may take them before this method returns.
+                    self.holder.appended(records)
+                    is_kept = True
                 self.holder_loop.tell((end, queue))
             watching = loops_of_topic.get(queue[0])
             if watching is not None:
@@ -148,7 +161,9 @@ class ArrivalService(ServiceThread):
         The thread still ends the pulls that expire.
         """
         if self.holder is not None and self.store.loops_wait_for_progress:
-            self.holder_loop = LoopArrivals(loop, self.store, self.holder.serve, self.arrivals.put)
+            self.holder_loop = LoopArrivals(
+                loop, self.store, self.holder.serve, self.arrivals.put, self.holder.serve_appended, self.held
+            )
 
     def watch(self, topics: tuple[str, ...], grown: Callable[[set[Queue]], None]) -> Watch:
         """Call *grown* with the queues of *topics* that have new readable messages, until `unwatch`."""

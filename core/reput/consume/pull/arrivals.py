@@ -15,9 +15,9 @@ __all__ = ["ArrivalPublisher"]
 
 
 class ArrivalPublisher(ForwardingPublisher):
-    """A publisher in front of *publisher*. *arrived* is called under the put lock with queues and the log's end."""
+    """A publisher in front of *publisher*. *arrived* is called under the put lock with queues and their records."""
 
-    def __init__(self, publisher: Publisher, arrived: Callable[[list[tuple[str, int]], int], None]) -> None:
+    def __init__(self, publisher: Publisher, arrived: Callable[[list[tuple[str, int]], AppendedRecords], None]) -> None:
         super().__init__(publisher)
         self.arrived = arrived
 
@@ -27,7 +27,7 @@ class ArrivalPublisher(ForwardingPublisher):
         queues = records.queues
         if b"\x02" in records.texts:
             queues = [*queues, *reached_further(queues, records.rows, records.texts)]
-        self.arrived(queues, records.end)
+        self.arrived(queues, records)
 
 
 def reached_further(queues: list[tuple[str, int]], rows: bytes, texts: bytes) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,7 +37,7 @@ from reput.settings import Settings
 from reput.store.config.topic_config_manager import PERM_READ
 from reput.store.disk.shortages import store_error
 from reput.store.reader.message_reader import MessageReader
-from reput.store.reader.results import GetMessageResult, GetMessageStatus, TransferLimits
+from reput.store.reader.results import GetMessageResult, GetMessageStatus, Place, TransferLimits
 
 __all__ = ["GroupReader", "QueueAccess", "ReadingStore"]
 
@@ -202,3 +202,24 @@ class GroupReader:
         if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
             return msgspec.structs.replace(found, next_queue_offset=max(found.next_queue_offset, end))
         return found
+
+    def get_appended(
+        self,
+        topic: str,
+        queue_id: int,
+        appended: Sequence[Place],
+        count_max: int,
+        codes: frozenset[int] | None,
+        limits: TransferLimits,
+    ) -> GetMessageResult | None:
+        """As `MessageReader.get_appended`.
+
+        Raises:
+            DamagedStore: the bytes of a record, or of the queue, are damaged.
+            StoreError: the system cannot read them.
+        """
+        try:
+            with self.store.read_lock:
+                return self.store.reader.get_appended(topic, queue_id, appended, count_max, codes, limits)
+        except OSError as error:
+            raise store_error(f"the log cannot be read: topic={topic} queue_id={queue_id}", error) from error

@@ -3,6 +3,9 @@
 The thread of `ArrivalService` serves them. Before it answers a held pull, the thread reads the queue again, so that a
 message which the pull's filter rejects wakes no client.
 
+A broker's loop does not wait for the consume queue's process where a pull waits for the very message that was appended:
+the writer knows place, size and tag. All other pulls get their messages by way of the consume queue.
+
 No message is lost between a pull's read and its wait: the service first registers the pull, then asks the writer
 whether the queue has grown meanwhile. If the queue has, the service reads again once the new messages are readable.
 
@@ -16,7 +19,8 @@ import contextlib
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Container, Iterator
 from itertools import count
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -28,8 +32,11 @@ from reput.consume.pull.pull_service import PullRequest, PullResult, PullService
 from reput.errors import ReputError, StoreClosed, StoreError
 from reput.remoting.response_code import ResponseCode
 from reput.store.disk.files import Clock
-from reput.store.reader.results import GetMessageStatus
+from reput.store.queue.consume_queue_builder import LEFT_OUT
+from reput.store.reader.results import GetMessageStatus, Place
 from reput.store.service.threads import thread_death
+from reput.store.writer.publisher import AppendedRecords
+from reput_hooks.dispatch import ROW
 
 __all__ = ["HoldService"]
 
@@ -70,6 +77,7 @@ class HoldService:
         self.deadlines: list[tuple[float, int, HeldPull]] = []
         self.served_count = 0
         self.numbers = count()
+        self.fresh: deque[AppendedRecords] = deque()
         self.closed = False
         arrival_service.serve_holder(self, self.held)
 
@@ -212,6 +220,41 @@ class HoldService:
             result = error
         self.finish(held, result)
 
+    # The loop.
+
+    def appended(self, records: AppendedRecords) -> None:
+        """Keep *records* of queues that pulls wait for, for `serve_appended`. Any thread, under the put lock."""
+        self.fresh.append(records)
+
+    def serve_appended(self) -> None:
+        """Answer the pulls that wait for the first records of `appended`, without the consume queue."""
+        while self.fresh:
+            for queue, places in places_of(self.fresh.popleft(), self.held).items():
+                with self.lock:
+                    pulls = list(self.held.get(queue, ()))
+                shared = SharedAnswers()
+                for held in pulls:
+                    self.try_appended(held, places, shared)
+
+    def try_appended(self, held: HeldPull, places: list[Place], shared: SharedAnswers) -> None:
+        """Answer a pull from records that were just appended, if it waits for one of them."""
+        at = held.next_offset - places[0][0]
+        if not 0 <= at < len(places):
+            return
+        result: Answer | None
+        try:
+            result = self.pull_service.pull_appended(held.request, places[at:], shared)
+            if result is None:
+                return
+            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                held.next_offset = result.next_begin_offset
+                return
+        except (ReputError, OSError) as error:
+            result = error
+        self.finish(held, result)
+
+    # The thread again.
+
     def expire(self) -> None:
         """Answer the pulls that have expired."""
         now = self.clock.monotonic()
@@ -296,6 +339,7 @@ class HoldService:
         self.lock = threading.Lock()
         self.closed = True
         self.held.clear()
+        self.fresh.clear()
 
     def end(self) -> None:
         """Answer every waiting pull with an error: the store is closed, or the thread has died."""
@@ -310,3 +354,13 @@ class HoldService:
         if self.arrival_service.death is not None:
             return thread_death(self.arrival_service.death)
         return StoreClosed("the store is closed", "Open it again.")
+
+
+def places_of(records: AppendedRecords, wanted: Container[Queue]) -> dict[Queue, list[Place]]:
+    """Return the places of *records* in each of the *wanted* queues, if they follow each other there."""
+    found: dict[Queue, list[Place]] = {}
+    for offset, queue_offset, tags_code, _, _, size, index, sys_flag, *_ in ROW.iter_unpack(records.rows):
+        queue = records.queues[index]
+        if queue in wanted and not sys_flag & LEFT_OUT:
+            found.setdefault(queue, []).append((queue_offset, (offset, size, tags_code)))
+    return {queue: places for queue, places in found.items() if places[-1][0] - places[0][0] == len(places) - 1}

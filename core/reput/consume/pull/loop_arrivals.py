@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol, TypeAlias
 
 from reput.errors import DispatcherError, StoreClosed, WaitTimeout
@@ -48,12 +48,21 @@ class LoopArrivals:
         store: LoopStore,
         grown: Callable[[set[Queue]], None],
         hand_over: Callable[[Arrival], None],
+        serve_appended: Callable[[], None] | None = None,
+        held: Container[Queue] = (),
     ) -> None:
-        """*grown* is called in the loop's thread; *hand_over*, in any, with arrivals that the loop cannot wait for."""
+        """*grown* is called in the loop's thread; *hand_over*, in any, with arrivals that the loop cannot wait for.
+
+        Args:
+            serve_appended: is called in the loop's thread before it waits for new arrivals; None: nothing is.
+            held: the queues that are still waited for after *serve_appended*.
+        """
         self.loop = loop
         self.store = store
         self.grown = grown
         self.hand_over = hand_over
+        self.serve_appended = serve_appended
+        self.held = held
         self.waiting: deque[Arrival] = deque()
         self.is_called = False
         self.task: asyncio.Task[None] | None = None
@@ -78,13 +87,23 @@ class LoopArrivals:
         """Start the waiting task unless it runs; in the loop."""
         # An arrival from now on calls this again, or the task sees it.
         self.is_called = False
-        if self.task is None:
+        if self.serve_appended is not None:
+            self.serve_appended()
+            self.leave_served()
+        if self.task is None and self.waiting:
             try:
                 self.say_readable()
             except (DispatcherError, StoreClosed):
                 self.hand_over_all()
             if self.waiting:
                 self.task = self.loop.create_task(self.serve())
+
+    def leave_served(self) -> None:
+        """Remove from `waiting` the queues that nobody waits for any more. Threads may add arrivals meanwhile."""
+        for _ in range(len(self.waiting)):
+            arrival = self.waiting.popleft()
+            if arrival[1] in self.held:
+                self.waiting.append(arrival)
 
     def say_readable(self) -> None:
         """Announce the waiting arrivals that are readable by now."""

@@ -10,7 +10,7 @@ Source: RocketMQ broker, PullMessageProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from reput.errors import RequestRefused
 from reput.filter import ConsumerFilter, MessageFilter, SqlFilter, TagMessageFilter
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, TransferLimits
+from reput.store.reader.results import GetMessageResult, GetMessageStatus, Place, Records, TransferLimits
 
 __all__ = ["PullRequest", "PullResult", "PullService", "SharedAnswers"]
 
@@ -124,6 +124,33 @@ class PullService:
         """
         return self.read(request, self.check(request, shared), queue_offset, shared)
 
+    def pull_appended(
+        self, request: PullRequest, appended: Sequence[Place], shared: SharedAnswers
+    ) -> PullResult | None:
+        """Answer a held pull from records that were just appended; repeat all checks.
+
+        Args:
+            appended: queue offsets, which follow each other, and units of the records from the pull's offset on.
+            shared: as `pull_again`.
+
+        Returns:
+            None: only the consume queue can tell.
+        """
+        message_filter = self.check(request, shared)
+        if message_filter is not None and not isinstance(message_filter, TagMessageFilter):
+            return None
+        codes = None if message_filter is None else message_filter.codes
+        key = (appended[0][0], request.count_max, request.bytes_max, codes)
+        result = shared.results.get(key)
+        if result is None:
+            found = self.reader.get_appended(
+                request.topic, request.queue_id, appended, max(request.count_max, 1), codes, self.limits_of(request)
+            )
+            if found is None:
+                return None
+            result = shared.results[key] = answer(appended[0][0], found)
+        return result
+
     def read(
         self,
         request: PullRequest,
@@ -155,17 +182,22 @@ class PullService:
             DamagedStore: the bytes of a record, or of the queue, are damaged.
             StoreError: the system cannot read them.
         """
-        limits = self.limits
-        if request.bytes_max is not None:
-            bytes_max = max(request.bytes_max, BYTES_MAX_MIN)
-            limits = msgspec.structs.replace(
-                limits,
-                bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
-                bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
-            )
         # In RocketMQ one message always fits, regardless of the limit.
         count_max = max(request.count_max, 1)
+        limits = self.limits_of(request)
         return self.reader.get(request.topic, request.queue_id, queue_offset, count_max, message_filter, limits)
+
+    def limits_of(self, request: PullRequest) -> TransferLimits:
+        """Return the limits of one transfer for a pull."""
+        limits = self.limits
+        if request.bytes_max is None:
+            return limits
+        bytes_max = max(request.bytes_max, BYTES_MAX_MIN)
+        return msgspec.structs.replace(
+            limits,
+            bytes_in_memory=min(limits.bytes_in_memory, bytes_max),
+            bytes_on_disk=min(limits.bytes_on_disk, bytes_max),
+        )
 
     def check(self, request: PullRequest, shared: SharedAnswers | None = None) -> MessageFilter | None:
         """Return the filter for a pull; None lets every message pass.

@@ -10,6 +10,7 @@ Source: RocketMQ store, DefaultMessageStore.getMessage, queryMessage and getOffs
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reput.errors import ConfigError, DamagedStore
@@ -259,6 +260,51 @@ class MessageReader:
             status = GetMessageStatus.FOUND
         records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
         return GetMessageResult(status, at, low, high, records)
+
+    def get_appended(
+        self,
+        topic: str,
+        queue_id: int,
+        appended: Sequence[Place],
+        count_max: int,
+        codes: frozenset[int] | None,
+        limits: TransferLimits,
+    ) -> GetMessageResult | None:
+        """Return messages that this process has just appended, whether the consume queue has them yet or not.
+
+        Args:
+            appended: queue offsets, which follow each other, and units of these messages.
+            codes: tags codes of the wanted units; None: all.
+
+        Returns:
+            None: only the consume queue can tell, because RocketMQ keeps a batch queue here, or messages are gone.
+
+        Raises:
+            DamagedStore: the bytes of a record are none.
+        """
+        queue = self.queue(topic, queue_id)
+        low, high = queue.range()
+        if high == 0 and self.batch_queue(topic, queue_id) is not None:
+            return None
+        chosen: list[Place] = []
+        size, at = 0, appended[0][0]
+        last_at, last_unit = appended[-1]
+        for queue_offset, unit in appended:
+            is_full = limits.reached(len(chosen), size, unit[1], last_unit[0] - unit[0])
+            if is_full or len(chosen) >= count_max:
+                break
+            at = queue_offset + 1
+            if codes is None or unit[2] in codes:
+                chosen.append((queue_offset, unit))
+                size += unit[1]
+        places: list[Place] = []
+        body_ends: list[int] = []
+        taken = queue.read(chosen, places, body_ends)
+        if len(taken) < len(chosen):
+            return None
+        status = GetMessageStatus.FOUND if taken else GetMessageStatus.NO_MATCHED_MESSAGE
+        records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
+        return GetMessageResult(status, at, low, max(high, last_at + 1), records)
 
     def keep_queue(self, topic: str, queue_id: int, found: GetMessageResult) -> None:
         """Tell the kernel where this queue begins and ends, as the last get has *found*, for gets without Python."""

@@ -23,7 +23,7 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.proof.watermarks import SMALL_FILES_MAX, read_watermarks
 from source_tree import ROOT
 from spark.exporting import without_spark
-from spark.test_lake_check import ONE, append, written
+from spark.lake.test_lake_check import ONE, append, written
 from written_log import WrittenLog
 
 # Spark quotes names with backticks.
