@@ -187,7 +187,7 @@ async def test_a_server_that_ends_closes_the_connections_that_it_has_just_accept
     await server.close()
     assert not server.connections
     for peer in peers:
-        peer.settimeout(5)
+        peer.settimeout(60)
         try:
             assert peer.recv(1) == b""
         except ConnectionResetError:

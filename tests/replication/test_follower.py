@@ -59,7 +59,7 @@ def test_a_copy_is_the_same_log_and_acknowledges_only_what_is_on_disk(master, lo
         reaches(store, log.end)
         assert store.commit_log_offset_min == 0
         wait_until(lambda: log.end in master.reports)
-        store.wait_for("consume_queue", log.end, 10)
+        store.wait_for("consume_queue", log.end, 60)
         assert [record.queue_offset for record in store.get("orders", 0, 0, count_max=100)] == list(range(50))
     assert master.asked == [1]
     sizes = [int.from_bytes(log.data[offset : offset + 4], "big") for offset in log.offsets]
@@ -125,7 +125,7 @@ def test_a_broken_record_stops_the_following_and_is_named(master, log, tmp_path)
         assert f"wrong CRC: from={begin}" in stops(store)
         wait_until(lambda: store.durable == begin)
         with pytest.raises(FollowError, match="wrong CRC"):
-            store.wait_copied(log.end, timeout=5)
+            store.wait_copied(log.end, timeout=60)
 
 
 def test_a_copy_continues_from_its_durable_end_with_an_overlap(master, log, tmp_path):
@@ -171,7 +171,7 @@ def test_a_master_that_lost_its_tail_and_grew_again_is_found_by_the_overlap(mast
     assert "records_only_here=5" in reason
     with following(master.address, copy, discard=True) as store:
         reaches(store, other.end)
-        store.wait_for("consume_queue", other.end, 10)
+        store.wait_for("consume_queue", other.end, 60)
         bodies = [record.body for record in store.get("orders", 0, 44, count_max=100)]
         assert bodies == [b"b" * 200, *[b"another " * 30] * 20]
     assert_same_log(other.store, copy, 0, other.end, SEGMENT)
@@ -232,7 +232,7 @@ def test_a_copy_may_begin_in_the_middle(fake_master, tmp_path, begin, expected):
     with following(fake_master.address, copy, begin=begin) as store:
         reaches(store, log.end)
         assert store.commit_log_offset_min == expected * SEGMENT
-        store.wait_for("consume_queue", log.end, 10)
+        store.wait_for("consume_queue", log.end, 60)
         first = next(number for number, offset in enumerate(log.offsets) if offset >= expected * SEGMENT)
         found = store.get("orders", 0, first, count_max=100)
         assert [record.queue_offset for record in found] == list(range(first, 50))
@@ -243,7 +243,7 @@ def test_a_copy_may_begin_in_the_middle(fake_master, tmp_path, begin, expected):
 
 def test_a_silent_master_is_left_and_heartbeats_keep_a_connection(master, log, tmp_path, monkeypatch):
     """Judged by what was received."""
-    monkeypatch.setattr(master_stream, "SILENCE_MAX_S", 0.3)
+    monkeypatch.setattr(master_stream, "SILENCE_MAX_S", 1.0)
     beats: list[int] = []
 
     def serve(accepted: socket.socket, asked: int) -> None:
@@ -251,16 +251,16 @@ def test_a_silent_master_is_left_and_heartbeats_keep_a_connection(master, log, t
         if len(master.asked) > 1:
             master.take_reports(accepted)
         accepted.settimeout(0.1)
-        for _ in range(10):
+        for _ in range(15):
             beats.append(1)
             accepted.sendall(frame(end))
             with contextlib.suppress(TimeoutError):
                 accepted.recv(64)
-        master.ended.wait(2)
+        master.ended.wait(60)
 
     master.serve = serve
     with following(master.address, tmp_path / "copy") as store:
-        wait_until(lambda: len(beats) == 10)
+        wait_until(lambda: len(beats) == 15)
         assert store.following.connections == 1
         wait_until(lambda: store.following.connections >= 2)
 
@@ -289,7 +289,7 @@ def test_a_topic_that_the_master_deleted_and_made_again_begins_anew_here(fake_ma
     copy = tmp_path / "copy"
     with following(fake_master.address, copy) as store:
         reaches(store, log.end)
-        store.wait_for("consume_queue", log.end, 10)
+        store.wait_for("consume_queue", log.end, 60)
         assert [record.body for record in store.get("orders", 0, 0, count_max=100)] == [b"new"] * 5
         assert store.next_queue_offset("orders") == 5
     with reput.open(copy, read_only=True) as store:
@@ -313,7 +313,7 @@ def test_configuration_comes_along_with_its_unquoted_keys(master, log, tmp_path)
         reaches(store, log.end)
         with store.consumer("own", "orders") as consumer:
             for _ in range(10):
-                record = consumer.receive(timeout=10)
+                record = consumer.receive(timeout=60)
                 assert record is not None
                 consumer.ack(record)
         wait_until(lambda: store._engine.services.managers.offsets.query_offset("g1", "orders", 0) == 30)
@@ -374,10 +374,10 @@ def test_the_death_of_the_following_thread_is_told_and_the_store_closes(master, 
         monkeypatch.setattr(Follower, "look", Mock(side_effect=RuntimeError("planted")))
         assert "planted" in stops(store)
         with pytest.raises(FollowError, match="planted"):
-            store.wait_copied(log.end + 1, timeout=10)
+            store.wait_copied(log.end + 1, timeout=60)
         assert "planted" in (store._engine.writer.notice or "")
         assert "reput-follower" in store._engine.writer.threads.deaths
-        store.wait_for("consume_queue", log.end, 10)
+        store.wait_for("consume_queue", log.end, 60)
         assert len(store.get("orders", 0, 0, count_max=100)) == 50
     assert run_reput("check", tmp_path / "copy").code == 0
 

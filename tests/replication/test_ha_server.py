@@ -40,7 +40,7 @@ class Master:
 
     def connect(self, report: int | None = None) -> socket.socket:
         """Return a follower's connection."""
-        connection = socket.create_connection(self.address, timeout=10)
+        connection = socket.create_connection(self.address, timeout=60)
         if report is not None:
             connection.sendall(struct.pack(">q", report))
         return connection

@@ -96,7 +96,7 @@ def test_followers_without_encryption_or_account_get_nothing(tmp_path, protectio
             with pytest.raises(BrokerError, match=reason):
                 reput.follow(address_of(server), tmp_path / "copy", **found, **options)
         assert not (tmp_path / "copy").exists()
-        with socket.create_connection(server.listener.getsockname(), timeout=10) as slave:
+        with socket.create_connection(server.listener.getsockname(), timeout=60) as slave:
             slave.sendall(struct.pack(">q", 1))
             assert not gets_anything(slave)
         assert "it does not encrypt" in caplog.text
@@ -107,7 +107,7 @@ def test_an_account_is_needed_on_the_port_itself(tmp_path, protection, allows_un
     """RocketMQ's slaves have none: they follow only where the operator trusts the network."""
     accounts = {name: protection[name] for name in ("acl_enable", "acl_file")}
     with master(tmp_path, allows_unsigned=allows_unsigned, **accounts) as (broker, server, _):
-        with socket.create_connection(server.listener.getsockname(), timeout=10) as slave:
+        with socket.create_connection(server.listener.getsockname(), timeout=60) as slave:
             slave.sendall(struct.pack(">q", 1))
             assert gets_anything(slave) is allows_unsigned
         assert ("it has no account" in caplog.text) is not allows_unsigned

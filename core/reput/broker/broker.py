@@ -40,6 +40,7 @@ from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
 from reput.broker.state.quotas import parse_quotas
 from reput.broker.state.rebalance_locks import RebalanceLocks
+from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer
@@ -156,6 +157,10 @@ class Broker:
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request code."""
         offsets, clients = self.offsets, self.client_manage
+
+        def waits() -> bool:
+            return not self.engine.has_begun(CONSUME_QUEUE)
+
         table: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: Processor(self.sends.send),
             RequestCode.SEND_MESSAGE_V2: Processor(self.sends.send),
@@ -166,10 +171,10 @@ class Broker:
             RequestCode.LITE_PULL_MESSAGE: Processor(self.pulls.pull),
             RequestCode.QUERY_MESSAGE: Processor(offsets.query_message, in_thread=True),
             RequestCode.VIEW_MESSAGE_BY_ID: Processor(offsets.view_message, in_thread=True),
-            RequestCode.QUERY_CONSUMER_OFFSET: Processor(offsets.query),
+            RequestCode.QUERY_CONSUMER_OFFSET: Processor(offsets.query, in_thread=waits),
             RequestCode.UPDATE_CONSUMER_OFFSET: Processor(offsets.update),
-            RequestCode.GET_MAX_OFFSET: Processor(offsets.max_offset),
-            RequestCode.GET_MIN_OFFSET: Processor(offsets.min_offset),
+            RequestCode.GET_MAX_OFFSET: Processor(offsets.max_offset, in_thread=waits),
+            RequestCode.GET_MIN_OFFSET: Processor(offsets.min_offset, in_thread=waits),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Processor(offsets.by_time, in_thread=True),
             RequestCode.GET_EARLIEST_MSG_STORETIME: Processor(offsets.earliest_time, in_thread=True),
             RequestCode.GET_ALL_CONSUMER_OFFSET: Processor(offsets.all_offsets),

@@ -18,11 +18,14 @@ from reput.errors import ReputError
 from reput.in_thread import begin_in_thread
 from reput.process.control.control_socket import connect_observer
 from reput.process.control.group_status import GroupStatus
+from reput.process.dispatcher.states import WILL_NOT_START, State
+from reput.ring.layout import UNKNOWN
 from reput.ring.progress_futex import ProgressFutex, SeenProgress
 from reput.settings import Settings
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
+from reput.store.state.dispatcher_cursors import noted_progress, read_dispatcher_cursors
 from reput.store.state.identity import require_store
 from reput.store.state.store_lock import StoreLock, read_writer
 
@@ -37,6 +40,8 @@ T = TypeVar("T")
 LOOK_S = 0.1
 # How often it then looks whether the writer is still there: one that was killed says nothing.
 WRITER_LOOK_S = 1.0
+# A dispatcher that has not started after this time is in trouble.
+BEGIN_WAIT_S = 30.0
 
 
 class ReadOnlyEngine(ReadingEngine):
@@ -76,10 +81,36 @@ class ReadOnlyEngine(ReadingEngine):
         self.closed = False
 
     def readable_up_to(self, view: str) -> int:
-        """Return the progress of a view."""
+        """Return the progress of a view; 0 if no dispatcher builds it.
+
+        The dispatchers of a writer that has just opened the store say it a moment later. A question waits for that, as
+        in the writer's own process: "there is nothing" would be a wrong answer.
+
+        Raises:
+            DispatcherError: the dispatcher cannot start, and has noted nothing.
+        """
         if self.observed is None:
             return self.end
-        return self.observed.progress(view) or 0
+        progress = self.observed.progress(view)
+        member = self.observed.members.get(view)
+        if progress is None and member is not None:
+            progress = self.progress_at_start(view, member.slot)
+        return progress or 0
+
+    def progress_at_start(self, view: str, slot: int) -> int:
+        """Wait until a dispatcher of the writer's has started; if it does not, return what was noted of its view."""
+        assert self.observed is not None
+        assert self.futex is not None
+        cell, header = self.observed.memory.view(slot), self.observed.memory.header
+        end = time.monotonic() + BEGIN_WAIT_S
+        while (progress := cell.progress) is None:
+            if header.appended == header.commit_log_offset_min:
+                return 0
+            is_over = self.closed or header.closed or time.monotonic() > end or self.writer_has_gone()
+            if is_over or State(cell.state or 0) in WILL_NOT_START:
+                return noted_progress(view, read_dispatcher_cursors(self.directory), header.appended or 0)
+            self.futex.wait(SeenProgress(slot, UNKNOWN), LOOK_S)
+        return progress
 
     def generation(self, view: str) -> int:
         """Return the generation number of a view, which rises when a rebuilt view takes its place."""

@@ -229,6 +229,10 @@ class StoreEngine(ReadingEngine):
         """Return the progress of a view; 0 if no dispatcher builds it."""
         return self.views.readable_up_to(view)
 
+    def has_begun(self, view: str) -> bool:
+        """Whether `readable_up_to` answers without waiting for the view's dispatcher to start."""
+        return self.views.has_begun(view)
+
     def generation(self, view: str) -> int:
         """Return the generation number of a view."""
         return self.views.generation(view)

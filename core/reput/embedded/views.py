@@ -7,20 +7,27 @@ writer ── publisher ──▶ ring ──▶ ProcessGroup      each dispatch
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reput.embedded.open_ring import OpenRing, positions
-from reput.errors import DispatcherError
+from reput.errors import DispatcherError, WaitTimeout
 from reput.process.control.configuration import Configuration
+from reput.process.dispatcher.states import WILL_NOT_START, State
 from reput.process.group.group_context import GroupContext
 from reput.process.owner.process_group import ProcessGroup
 from reput.ring.layout import ASKED_NS, CELL_WORDS, GENERATION, PROGRESS
 from reput.store.disk.shortages import go_back
 from reput.store.message_store import MessageStore
 from reput.store.reader.kernel_reads import ViewWords
-from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins
+from reput.store.state.dispatcher_cursors import (
+    keep_dispatcher_cursors,
+    keep_dispatcher_plugins,
+    noted_progress,
+    read_dispatcher_cursors,
+)
 
 if TYPE_CHECKING:
     from reput.process.frames.frame_publisher import FramePublisher
@@ -35,6 +42,8 @@ INDEX = "index"
 ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
 # A dispatcher that has not started after this time is in trouble.
 BEGIN_WAIT_S = 30.0
+# How often the wait looks for trouble that shows earlier.
+TROUBLE_LOOK_S = 0.2
 
 
 class StoreViews:
@@ -59,8 +68,10 @@ class StoreViews:
         self.writer = writer
         settings = writer.settings
         # Views whose progress was not requested yet. The views of an empty log have nothing to catch up with.
-        is_empty = writer.appended == writer.commit_log_offset_min
-        self.not_begun = set() if is_empty else set(settings.dispatchers)
+        self.was_empty = writer.appended == writer.commit_log_offset_min
+        self.not_begun = set() if self.was_empty else set(settings.dispatchers)
+        # How far the views reached when the store was closed.
+        self.noted = read_dispatcher_cursors(directory)
         self.ring: OpenRing | None = None
         context = GroupContext(directory, writer.store_id, settings)
         if mode == "processes":
@@ -110,16 +121,44 @@ class StoreViews:
         """Return the progress of a view; 0 if no dispatcher builds it.
 
         After an opening, the progress of views of an older log is known a moment later. The first question waits for
-        it: "there is nothing" would be a wrong answer.
+        it: "there is nothing" would be a wrong answer. If the dispatcher cannot start, the view reaches as far as it
+        was noted when the store was closed.
+
+        Raises:
+            DispatcherError: the dispatcher cannot start, and has noted nothing.
         """
         try:
             if view in self.not_begun:
-                self.group.wait_for(view, 0, BEGIN_WAIT_S)
-                self.not_begun.discard(view)
-            return self.group.progress(view) or 0
+                self.await_begin(view)
+            progress = self.group.progress(view)
         except DispatcherError:
-            self.not_begun.discard(view)
+            progress = None
+        self.not_begun.discard(view)
+        if progress is not None:
+            return progress
+        if self.was_empty or view not in self.group.members:
             return 0
+        return noted_progress(view, self.noted, self.writer.appended)
+
+    def has_begun(self, view: str) -> bool:
+        """Whether `readable_up_to` answers at once."""
+        return view not in self.not_begun
+
+    def await_begin(self, view: str) -> None:
+        """Wait until a dispatcher has said how far its view reaches, or is in trouble.
+
+        Raises:
+            DispatcherError: it is not enabled, or it has not started.
+        """
+        end = time.monotonic() + BEGIN_WAIT_S
+        while True:
+            try:
+                self.group.wait_for(view, 0, TROUBLE_LOOK_S)
+                return
+            except WaitTimeout:
+                states = (State[row.state] for row in self.group.status() if row.name == view)
+                if time.monotonic() > end or not WILL_NOT_START.isdisjoint(states):
+                    raise
 
     def generation(self, view: str) -> int:
         """Return the generation number of a view, which rises when a rebuilt view takes its place; 0 without one."""

@@ -57,11 +57,12 @@ class Processor(NamedTuple):
 
     Attributes:
         process: returns the response, or None if there is none or `Connection.respond` sends it later.
-        in_thread: whether the processor may wait for the disk, and therefore runs outside the loop.
+        in_thread: whether the processor may wait for the disk, and therefore runs outside the loop; a function tells
+            it for each request.
     """
 
     process: Callable[[RemotingCommand, Connection], RemotingCommand | None]
-    in_thread: bool = False
+    in_thread: bool | Callable[[], bool] = False
 
 
 class ThreadQueue:
@@ -190,7 +191,7 @@ class RemotingServer:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
             )
             connection.respond(request, response)
-        elif processor.in_thread:
+        elif processor.in_thread and (processor.in_thread is True or processor.in_thread()):
             self.handle_in_thread(processor, connection, request)
         else:
             self.finish(connection, request, self.processed(processor, connection, request))

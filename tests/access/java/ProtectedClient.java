@@ -31,6 +31,8 @@ public final class ProtectedClient {
         DefaultMQProducer producer = new DefaultMQProducer("producers", hook);
         producer.setNamesrvAddr(nameServer);
         producer.setRetryTimesWhenSendFailed(0);
+        // On a busy machine its first request, with the handshake of TLS, can take longer than the 3 s of the client.
+        producer.setSendMsgTimeout(60_000);
         producer.start();
         SendResult sent = producer.send(new Message("orders", "created", "k", bytes("body")));
         System.out.println("sent " + sent.getSendStatus());

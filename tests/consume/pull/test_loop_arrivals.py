@@ -37,6 +37,9 @@ class GrowingQueue:
     def readable_up_to(self, view: str) -> int:
         return self.progress
 
+    def has_begun(self, view: str) -> bool:
+        return True
+
     async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         while self.progress < commit_log_offset:
             if self.error is not None:

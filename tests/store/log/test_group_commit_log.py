@@ -145,13 +145,13 @@ def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path
     with ThreadPoolExecutor(1) as waiting, ThreadPoolExecutor(1) as putting:
         try:
             first = waiting.submit(opened.put, Message("orders", b"first"))
-            assert begun.wait(10)
+            assert begun.wait(60)
             for _ in range(6):
-                putting.submit(opened.appender.append, message_of_size(SEGMENT_SIZE // 2)).result(10)
+                putting.submit(opened.appender.append, message_of_size(SEGMENT_SIZE // 2)).result(60)
             assert opened.durable == 0
         finally:
             answer.set()
-        assert first.result(10).queue_offset == 0
+        assert first.result(60).queue_offset == 0
     opened.close(views_complete=True)
     assert len(records(tmp_path / "store")) == 7
 

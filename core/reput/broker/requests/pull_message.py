@@ -3,7 +3,8 @@
     header ──▶ PullRequest ──▶ HoldService ──┬─▶ records at once: the bytes of the log, as they are
                                              └─▶ held; answered from the service's thread through the loop
 
-Reads of messages that are too old to be in memory may wait for the disk, so they run in threads.
+Reads of messages that are too old to be in memory may wait for the disk, so they run in threads. So do all reads until
+the dispatcher of the consume queues has started.
 
 Source: RocketMQ broker, PullMessageProcessor.
 """
@@ -16,6 +17,7 @@ from functools import partial
 from typing import TypeAlias
 
 from reput.broker.state.broker_statistics import BrokerStatistics
+from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.consume.pull.hold_service import HeldPull
 from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.pull_service import PullRequest, PullResult
@@ -149,7 +151,9 @@ class PullMessageProcessor:
         return found
 
     def is_cold(self, pull: PullRequest) -> bool:
-        """Return whether the messages are too old to be in memory."""
+        """Return whether the read may wait: for the disk, or for the consume queue's dispatcher to start."""
+        if not self.engine.has_begun(CONSUME_QUEUE):
+            return True
         memory_size = self.pull_service.limits.memory_size
         writer = self.engine.writer
         end = writer.appended

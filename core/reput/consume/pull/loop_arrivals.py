@@ -31,6 +31,9 @@ class LoopStore(Protocol):
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view."""
 
+    def has_begun(self, view: str) -> bool:
+        """Whether `readable_up_to` answers at once."""
+
     async def await_for(self, dispatcher: str, commit_log_offset: int, timeout: float | None = None) -> None:
         """Return when a view is readable up to an offset."""
 
@@ -91,10 +94,11 @@ class LoopArrivals:
             self.serve_appended()
             self.leave_served()
         if self.task is None and self.waiting:
-            try:
-                self.say_readable()
-            except (DispatcherError, StoreClosed):
-                self.hand_over_all()
+            if self.store.has_begun(CONSUME_QUEUE):
+                try:
+                    self.say_readable()
+                except (DispatcherError, StoreClosed):
+                    self.hand_over_all()
             if self.waiting:
                 self.task = self.loop.create_task(self.serve())
 

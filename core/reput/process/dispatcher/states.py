@@ -9,7 +9,7 @@ import enum
 
 from reput.errors import DispatcherError
 
-__all__ = ["ABSENT", "TRANSITIONS", "Phase", "State", "StopMode", "check_transition"]
+__all__ = ["ABSENT", "TRANSITIONS", "WILL_NOT_START", "Phase", "State", "StopMode", "check_transition"]
 
 
 class State(enum.IntEnum):
@@ -24,6 +24,9 @@ class State(enum.IntEnum):
     FATAL = 6  # it died too often, or refused to start; left by hand only
     BROKEN = 7  # it cannot be imported or described; left by hand only
 
+
+# A view whose dispatcher is in one of these before it has said how far the view reaches is not known soon.
+WILL_NOT_START = frozenset({State.BACKOFF, State.PAUSED, State.FATAL, State.BROKEN})
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.STOPPED: frozenset({State.STARTING, State.BROKEN}),

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import read_sealed, seal
 
 __all__ = [
     "keep_dispatcher_cursors",
     "keep_dispatcher_plugins",
+    "noted_progress",
     "read_dispatcher_cursors",
     "read_dispatcher_plugins",
 ]
@@ -35,6 +37,20 @@ def read_dispatcher_cursors(store_directory: Path) -> dict[str, int | None]:
         DamagedStore: the file's bytes are not what was written.
     """
     return read_sealed(store_directory / "reput" / NAME, dict[str, int | None]) or {}
+
+
+def noted_progress(name: str, noted: Mapping[str, int | None], appended: int) -> int:
+    """Return the commit-log offset that a view reaches whose dispatcher does not start: as far as it was *noted*.
+
+    Raises:
+        DispatcherError: nothing was noted.
+    """
+    progress = noted.get(name)
+    if progress is None:
+        raise DispatcherError(
+            f"the dispatcher has not started, so it is not known how far its view reaches: dispatcher={name}"
+        )
+    return min(progress, appended)
 
 
 def keep_dispatcher_cursors(store_directory: Path, cursors: Mapping[str, int | None], files: Files) -> None:

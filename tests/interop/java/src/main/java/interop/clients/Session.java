@@ -107,7 +107,7 @@ final class Session implements AutoCloseable {
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(instance());
         producer.setDefaultTopicQueueNums(queues);
-        producer.setSendMsgTimeout(10_000);
+        producer.setSendMsgTimeout(60_000);
         producer.start();
         closing(producer::shutdown);
         return producer;
