@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from reput.broker.admin import admin_topics
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from serving import RawClient, served
@@ -84,6 +85,22 @@ def test_a_change_raises_the_version_of_the_table(broker, client):
     before = counter()
     create_topic(client, "T")
     assert counter() == before + 1
+
+
+def test_a_table_is_made_again_only_after_a_change(broker, client, monkeypatch):
+    """Whoever asks in between gets the same bytes, from the loop; so it is with the groups."""
+    made = []
+    fields = admin_topics.topic_fields
+    monkeypatch.setattr(admin_topics, "topic_fields", lambda config: made.append(config) or fields(config))
+    first = [client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body_bytes for _ in range(3)]
+    count = len(made)
+    assert count == len(json.loads(first[0])["topicConfigTable"])
+    assert first[0] == first[1] == first[2]
+    create_topic(client, "added")
+    assert "added" in topics_of(client)
+    assert len(made) == 2 * count + 1
+    client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "added"})
+    assert "added" not in topics_of(client)
 
 
 @pytest.mark.parametrize(

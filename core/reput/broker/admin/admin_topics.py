@@ -5,12 +5,12 @@ Source: RocketMQ broker, AdminBrokerProcessor; common, TopicAttributes and Attri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from reput.broker.admin.admin_bodies import json_response
+from reput.broker.admin.admin_bodies import encode_json, json_response
 from reput.broker.requests.client_manage import decode_body
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.embedded.store_engine import StoreEngine
@@ -21,8 +21,10 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from reput.store.config.stored_fields import DataVersion
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 from reput.store.config.topic_config_manager import TopicConfig
+from reput.store.config.versioned_table import VersionedTable
 
 __all__ = ["AdminTopicsProcessor"]
 
@@ -42,29 +44,70 @@ class TopicListBody(msgspec.Struct, rename="camel"):
     topic_config_list: list[dict[str, Any]]
 
 
+class TableBody:
+    """The body with a whole table. It is made again after a change only: slaves, proxies and tools ask all the time."""
+
+    def __init__(self, manager: VersionedTable[Any], make: Callable[[], dict[str, Any]]) -> None:
+        """*make* returns the body's fields but for the version; it is called under the lock of *manager*."""
+        self.manager = manager
+        self.make = make
+        self.made: tuple[DataVersion | None, bytes] = (None, b"")
+
+    def is_stale(self) -> bool:
+        """Whether the table has changed since the body was made."""
+        return self.made[0] is not self.manager.data_version
+
+    def response(self) -> RemotingCommand:
+        """Return the response with the table as it is now."""
+        version, body = self.made
+        if version is not self.manager.data_version:
+            with self.manager.lock:
+                version = self.manager.data_version
+                fields = {"dataVersion": with_state(version.to_fields()), **self.make()}
+            body = encode_json(fields)
+            self.made = (version, body)
+        return RemotingCommand(SUCCESS, body=body)
+
+
 class AdminTopicsProcessor:
-    """Every request runs in a thread, because a change is on disk before it is answered."""
+    """Requests run in threads, because a change is on disk before it is answered, but for tables that are known."""
 
     def __init__(self, engine: StoreEngine, topics: BrokerTopics) -> None:
         self.services = engine.services
         self.administration = engine.services.administration
         self.system_topics = frozenset(topics.system_topics())
+        topic_table, group_table = self.services.topics.manager, self.services.groups.manager
+        self.topic_body = TableBody(
+            topic_table,
+            lambda: {"topicConfigTable": {name: topic_fields(config) for name, config in topic_table.entries.items()}},
+        )
+        self.group_body = TableBody(
+            group_table,
+            lambda: {
+                "forbiddenTable": {},
+                "subscriptionGroupTable": {name: group_fields(config) for name, config in group_table.entries.items()},
+            },
+        )
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request code."""
         table = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system_topics,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
         }
-        return {code: Processor(process, in_thread=True) for code, process in table.items()}
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: Processor(self.all_topics, in_thread=self.topic_body.is_stale),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Processor(
+                self.all_groups, in_thread=self.group_body.is_stale
+            ),
+            **{code: Processor(process, in_thread=True) for code, process in table.items()},
+        }
 
     # Topics.
 
@@ -129,11 +172,7 @@ class AdminTopicsProcessor:
     def all_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_ALL_TOPIC_CONFIG."""
         del request, connection
-        manager = self.services.topics.manager
-        with manager.lock:
-            table = {name: topic_fields(config) for name, config in manager.entries.items()}
-            version = manager.data_version.to_fields()
-        return json_response({"dataVersion": with_state(version), "topicConfigTable": table})
+        return self.topic_body.response()
 
     def topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_TOPIC_CONFIG."""
@@ -178,13 +217,7 @@ class AdminTopicsProcessor:
     def all_groups(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         del request, connection
-        manager = self.services.groups.manager
-        with manager.lock:
-            table = {name: group_fields(config) for name, config in manager.entries.items()}
-            version = manager.data_version.to_fields()
-        return json_response(
-            {"dataVersion": with_state(version), "forbiddenTable": {}, "subscriptionGroupTable": table}
-        )
+        return self.group_body.response()
 
     def group(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_SUBSCRIPTIONGROUP_CONFIG."""
