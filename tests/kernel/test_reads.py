@@ -93,7 +93,7 @@ def outcome_of(reader: MessageReader, get: Any) -> Any:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 # A record whose size is negative.
 @example([(("orders", 0), 63, 1, None, None)], [(2, 0, 128)], 0)
 @given(

@@ -164,6 +164,7 @@ def files_below(target: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark_classes")
 def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
     """Export, check, rebuild, writing back and pushed-down filters, with only paths shared."""
