@@ -220,41 +220,6 @@ class HoldService:
             result = error
         self.finish(held, result)
 
-    # The loop.
-
-    def appended(self, records: AppendedRecords) -> None:
-        """Keep *records* of queues that pulls wait for, for `serve_appended`. Any thread, under the put lock."""
-        self.fresh.append(records)
-
-    def serve_appended(self) -> None:
-        """Answer the pulls that wait for the first records of `appended`, without the consume queue."""
-        while self.fresh:
-            for queue, places in places_of(self.fresh.popleft(), self.held).items():
-                with self.lock:
-                    pulls = list(self.held.get(queue, ()))
-                shared = SharedAnswers()
-                for held in pulls:
-                    self.try_appended(held, places, shared)
-
-    def try_appended(self, held: HeldPull, places: list[Place], shared: SharedAnswers) -> None:
-        """Answer a pull from records that were just appended, if it waits for one of them."""
-        at = held.next_offset - places[0][0]
-        if not 0 <= at < len(places):
-            return
-        result: Answer | None
-        try:
-            result = self.pull_service.pull_appended(held.request, places[at:], shared)
-            if result is None:
-                return
-            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
-                held.next_offset = result.next_begin_offset
-                return
-        except (ReputError, OSError) as error:
-            result = error
-        self.finish(held, result)
-
-    # The thread again.
-
     def expire(self) -> None:
         """Answer the pulls that have expired."""
         now = self.clock.monotonic()
@@ -331,6 +296,39 @@ class HoldService:
             self.deadlines = [entry for entry in self.deadlines if not entry[2].served]
             heapq.heapify(self.deadlines)
             self.served_count = 0
+
+    # The loop.
+
+    def appended(self, records: AppendedRecords) -> None:
+        """Keep *records* of queues that pulls wait for, for `serve_appended`. Any thread, under the put lock."""
+        self.fresh.append(records)
+
+    def serve_appended(self) -> None:
+        """Answer the pulls that wait for the first records of `appended`, without the consume queue."""
+        while self.fresh:
+            for queue, places in places_of(self.fresh.popleft(), self.held).items():
+                with self.lock:
+                    pulls = list(self.held.get(queue, ()))
+                shared = SharedAnswers()
+                for held in pulls:
+                    self.try_appended(held, places, shared)
+
+    def try_appended(self, held: HeldPull, places: list[Place], shared: SharedAnswers) -> None:
+        """Answer a pull from records that were just appended, if it waits for one of them."""
+        at = held.next_offset - places[0][0]
+        if not 0 <= at < len(places):
+            return
+        result: Answer | None
+        try:
+            result = self.pull_service.pull_appended(held.request, places[at:], shared)
+            if result is None:
+                return
+            if result.status is GetMessageStatus.NO_MATCHED_MESSAGE:
+                held.next_offset = result.next_begin_offset
+                return
+        except (ReputError, OSError) as error:
+            result = error
+        self.finish(held, result)
 
     # Life.
 
