@@ -31,7 +31,9 @@ LIMIT_S = 240
 
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS)
-@pytest.mark.parametrize("is_encrypted", [True, False], ids=["tls", "plain"])
+@pytest.mark.parametrize(
+    "is_encrypted", [pytest.param(True, id="tls"), pytest.param(False, id="plain", marks=pytest.mark.long)]
+)
 def test_the_java_client_with_an_account(tmp_path, version, is_encrypted):
     """It sends, queries by unique key and consumes; what its account may not do is refused with code 1."""
     # Skips where Java or Maven is missing.
