@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from golden_sets import CLEAN_SETS, PART_SETS
-from reput.errors import DamagedStore
+from reput.errors import DamagedStore, StoreFull
 from reput.filter import BloomFilter
 from reput.store.config.config_json import format_config, parse_config
 from reput.store.config.config_manager import ConfigManager
@@ -398,7 +398,7 @@ def test_a_file_that_cannot_be_replaced_stays(suffix: str, store: Path):
     before = manager.path.read_bytes()
     manager.files = FailingFiles(suffix)
     manager.update_offset(1, 2)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreFull, match="configuration cannot be written: error=No space left on device path="):
         manager.persist()
     assert manager.path.read_bytes() == before
     manager.files = Files()

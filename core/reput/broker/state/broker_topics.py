@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
-from reput.errors import RequestRefused
+from reput.errors import RequestRefused, StoreError
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import (
@@ -161,5 +161,5 @@ class BrokerTopics:
         """Write new topics to disk; a failed write is repeated when the offsets are written."""
         try:
             self.topics.keep_new()
-        except OSError as error:
+        except StoreError as error:
             logger.warning("new topics are not on disk yet: error=%s", error)

@@ -205,7 +205,7 @@ class ConsumerGroup:
         """Remove a consumer that closes.
 
         Raises:
-            OSError: the offset file of a broadcasting consumer is unchanged.
+            StoreError: the offset file of a broadcasting consumer could not be written, and is unchanged.
         """
         with self.lock:
             if member.closed:

@@ -189,7 +189,7 @@ class Topics:
         """Write the topics that `add_new` has added.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreError: the file could not be written, and is unchanged.
         """
         with self.manager.lock:
             if self.has_new:

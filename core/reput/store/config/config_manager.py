@@ -17,6 +17,7 @@ import msgspec
 from reput.errors import DamagedStore, StoreError
 from reput.store.config.config_json import format_config, parse_config
 from reput.store.disk.files import Clock, Files
+from reput.store.disk.shortages import tell_store_error
 
 __all__ = ["ConfigManager"]
 
@@ -108,9 +109,10 @@ class ConfigManager:
         """Write the content durably if it differs from the file's.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreFull: the disk has no space; the file is unchanged.
+            StoreError: the system refuses; the file is unchanged.
         """
-        with self.lock:
+        with self.lock, tell_store_error("the configuration cannot be written"):
             text = format_config(self.write_fields())
             if text == self.whole_text:
                 return
