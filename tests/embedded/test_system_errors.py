@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
 from embedded.tiny_stores import TIMEOUT, message, open_tiny
-from reput.errors import StoreFull
+from reput.errors import StoreError, StoreFull
 
 
 @pytest.fixture
@@ -43,3 +45,77 @@ def test_a_full_disk_is_named_by_everything_that_writes_configuration(store, tmp
     sharing.close()
     store.administration.create_topic("payments", 2)
     assert store.administration.topic_config("payments").read_queue_nums == 2
+
+
+EXHAUSTED = """
+import os, resource, sys
+import reput
+
+with reput.open(sys.argv[1], mode="inline", mapped_file_size_commit_log=4096) as store:
+    for number in range(20):
+        store.put(reput.Message("orders", b"a" * 100, queue_id=number, keys=["k"]))
+    store.wait_for("index", store.appended)
+    reading = reput.open(sys.argv[1], read_only=True)
+    calls = {
+        "get": lambda: [store.get("orders", number) for number in range(20)],
+        "query": lambda: store.query("orders", "k"),
+        "put": lambda: [store.put(reput.Message("orders", b"a" * 2000)) for _ in range(4)],
+        "consumer": lambda: store.consumer("billing", "orders"),
+        "broadcast": lambda: store.consumer("caches", "orders", broadcast=True),
+        "records": lambda: list(store.records()),
+        "status": store.status,
+        "statistics": store.statistics,
+        "transactions": lambda: store.transactions,
+        "administration": lambda: store.administration,
+        "create_topic": lambda: store.administration.create_topic("payments", 8),
+        "delete_topic": lambda: store.delete_topic("orders"),
+        "read-only get": lambda: [reading.get("orders", number) for number in range(20)],
+        "read-only query": lambda: reading.query("orders", "k"),
+        "read-only records": lambda: list(reading.records()),
+        "read-only status": reading.status,
+        "open": lambda: reput.open(sys.argv[1], read_only=True),
+    }
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except Exception as error:
+            said[name] = (type(error), str(error))
+    for descriptor in taken:
+        os.close(descriptor)
+    for name, (kind, text) in said.items():
+        print(name, kind.__name__, text)
+    reading.close()
+    with store.consumer("billing", "orders") as consumer:
+        assert consumer.receive(timeout=60) is not None
+    store.administration.create_topic("payments", 8)
+"""
+
+
+@pytest.mark.processes
+def test_too_few_descriptors_are_named_by_every_method(tmp_path):
+    """Each says so with an error of the store, and works again once there are descriptors."""
+    # A program of its own: the first use of most methods imports modules, which needs descriptors, too.
+    run = subprocess.run(
+        [sys.executable, "-c", EXHAUSTED, tmp_path / "store"], capture_output=True, text=True, check=True
+    )
+    said = dict(line.split(" StoreError ") for line in run.stdout.splitlines())
+    assert {"get", "query", "put", "consumer", "broadcast", "records", "status", "statistics", "open"} <= said.keys()
+    assert {"administration", "create_topic", "delete_topic", "transactions"} <= said.keys()
+    assert all("error=Too many open files" in text for text in said.values())
+
+
+def test_a_file_that_the_disk_cannot_read_is_named_by_status(store):
+    """The system's error has a place in `reput.StoreError`."""
+    path = store.directory / "reput" / "damage"
+    # Reading a directory is refused like a bad sector.
+    path.mkdir()
+    with pytest.raises(StoreError, match=r"the status cannot be read: error=Is a directory path=.*damage"):
+        store.status()

@@ -32,7 +32,7 @@ from reput.consume.registry.subscription_groups import SubscriptionGroups, check
 from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused, StoreError
 from reput.remoting.response_code import ResponseCode
-from reput.store.disk.shortages import do_all
+from reput.store.disk.shortages import do_all, tell_store_error
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import thread_death
 
@@ -94,6 +94,7 @@ class ConsumeServices:
         self.keeper = OffsetKeeper(self)
         self.keeper.start()
 
+    @tell_store_error("the consumer cannot be opened")
     def consumer(
         self,
         group: str,
