@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from delivering import wait_until
 from embedded.tiny_stores import TIMEOUT, message, open_tiny
-from reput.errors import StoreError, StoreFull
+from reput.errors import DamagedStore, StoreError, StoreFull
 
 
 @pytest.fixture
@@ -119,3 +121,37 @@ def test_a_file_that_the_disk_cannot_read_is_named_by_status(store):
     path.mkdir()
     with pytest.raises(StoreError, match=r"the status cannot be read: error=Is a directory path=.*damage"):
         store.status()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["shadow.swap", "shadow"])
+@pytest.mark.parametrize("mode", ["inline", "processes"])
+def test_a_store_says_what_an_earlier_rebuild_left_in_its_way(tmp_path, mode, name):
+    """The opening names the file and the way out; without the file the store opens."""
+    path = tmp_path / "store" / "reput" / name
+    open_tiny(tmp_path / "store", mode=mode).close()
+    path.touch()
+    with pytest.raises(DamagedStore, match=f"path={path}") as caught:
+        open_tiny(tmp_path / "store", mode=mode)
+    assert caught.value.advice.startswith("Move it away")
+    path.unlink()
+    open_tiny(tmp_path / "store", mode=mode).close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", ["inline", "processes"])
+def test_a_file_in_the_place_of_a_view_stops_that_view_alone(tmp_path, mode):
+    """The store opens and takes messages; the dispatcher's status names the file."""
+    path = tmp_path / "store" / "reput" / "views" / "index"
+    open_tiny(tmp_path / "store", mode=mode).close()
+    shutil.rmtree(path)
+    path.touch()
+    with open_tiny(tmp_path / "store", mode=mode) as store:
+        store.wait_for("consume_queue", store.put(message(0)).next_commit_log_offset, TIMEOUT)
+
+        def error_of_index():
+            return next(row.error for row in store.status().dispatchers if row.name == "index") or ""
+
+        wait_until(lambda: f"this is not a directory: path={path}" in error_of_index())
+        assert len(store.get("orders", store.topics()["orders"][0])) == 1
+        store.close(timeout=0)
