@@ -59,7 +59,14 @@ class ConsumeServices:
         self.store = store
         self.settings = settings
         self.managers = ConfigManagers(store.directory, settings)
-        self.topics = Topics(self.managers.topics, settings, store.queue_ids, on_change=store.topic_changed)
+        # The writer distributes messages over the queues by the file.
+        self.topics = Topics(
+            self.managers.topics,
+            settings,
+            store.queue_ids,
+            on_change=store.topic_changed,
+            on_written=store.topic_changed,
+        )
         self.groups = SubscriptionGroups(self.managers.groups, settings, keep_new_later=True)
         self.filters = ConsumerFilters(
             self.managers.filters,

@@ -50,6 +50,10 @@ class ConfigManager:
         """Return the fields of the file to write."""
         raise NotImplementedError
 
+    def text(self) -> str:
+        """Return the text of the file to write."""
+        return format_config(self.write_fields())
+
     @property
     def backup_path(self) -> Path:
         """Where the content before the last change is kept."""
@@ -113,7 +117,7 @@ class ConfigManager:
             StoreError: the system refuses; the file is unchanged.
         """
         with self.lock, tell_store_error("the configuration cannot be written"):
-            text = format_config(self.write_fields())
+            text = self.text()
             if text == self.whole_text:
                 return
             folder = self.path.parent
