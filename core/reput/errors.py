@@ -87,7 +87,7 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk has no space for the next append. Free some; nothing was stored."""
+    """The disk has no space for the next append, or for a configuration file. Free some; nothing was stored."""
 
     advice = "Free space on the disk; nothing was stored."
 

@@ -264,7 +264,7 @@ def reject_a_record(scene: ProcessScene) -> int:
     return 1
 
 
-@process_row("Plugin cannot be imported", "start of a group", "it is BROKEN with its traceback, the others run")
+@process_row("Plugin cannot be imported", "start of a group", "it is BROKEN with its error, the others run")
 def break_plugins(scene: ProcessScene) -> int:
     scene.plugins.add("bad", source="import no_such_module")
     scene.plugins.add("dies", source="import os; os._exit(7)")

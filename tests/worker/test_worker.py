@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -216,6 +217,30 @@ def test_a_handler_that_does_not_end_is_left_after_the_drain_time(store, kind):
     may_end.set()
     with store.consumer("billing", "orders") as consumer:
         assert consumer.receive(LIMIT_S).queue_offset == 0
+
+
+def test_a_worker_outlasts_a_full_disk(store, kind, monkeypatch):
+    """It sends its message back once the disk has space, and ends even if acknowledged messages cannot be written."""
+    put(store, 2)
+    managers = store._engine.services.managers
+    refused = []
+
+    def refuse(path, data):
+        refused.append(path.name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def handle(record):
+        if record.body == b"0" and not record.reconsume_times:
+            monkeypatch.setattr(managers.topics.files, "replace", refuse)
+            monkeypatch.setattr(managers.offsets.files, "replace", refuse)
+            raise ValueError("not yet")
+
+    with Background(store.worker(kind(handle), "orders", group="billing")) as running:
+        wait_until(lambda: running.worker.statistics.succeeded == 2)
+    assert running.error is None
+    assert running.result.sent_back == 1
+    assert refused
+    monkeypatch.undo()
 
 
 def test_a_worker_that_is_stopped_before_it_runs_returns_at_once(store):

@@ -505,7 +505,7 @@ class GroupSession:
 
         Raises:
             BrokerError: a broker cannot be reached.
-            OSError: the local file cannot be written.
+            StoreError: the local file cannot be written.
         """
         error: ReputError | None = None
         for queue in list(self.queues.values()):

@@ -11,6 +11,7 @@ import msgspec
 
 from reput.errors import DamagedStore
 from reput.remoting.message_queue import MessageQueue
+from reput.store.disk.shortages import tell_store_error
 from reput_hooks import replace_durably
 
 __all__ = ["Offsets"]
@@ -63,9 +64,10 @@ class Offsets:
         """Write the file, if an offset has changed.
 
         Raises:
-            OSError: the file cannot be written, and is unchanged.
+            StoreError: the file cannot be written, and is unchanged.
         """
         if self.path is not None and self.is_changed:
             kept = [KeptOffset(at.broker_name, at.topic, at.queue_id, offset) for at, offset in self.offsets.items()]
-            replace_durably(self.path, msgspec.json.encode(kept))
+            with tell_store_error("the offsets of a broadcasting consumer cannot be written"):
+                replace_durably(self.path, msgspec.json.encode(kept))
             self.is_changed = False

@@ -347,7 +347,7 @@ class RemoteConsumer(ClosingBlock):
         Raises:
             BrokerError: a broker cannot be reached.
             StoreClosed: the consumer or the client is closed.
-            OSError: the file could not be written, and is unchanged.
+            StoreError: the file could not be written, and is unchanged.
         """
         self._run(self.acommit())
 

@@ -30,9 +30,9 @@ from reput.consume.registry.statistics import Statistics
 from reput.consume.registry.subscription import Filter
 from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.registry.topics import Topics
-from reput.errors import ConfigError, ReputError, RequestRefused
+from reput.errors import ConfigError, ReputError, RequestRefused, StoreError
 from reput.remoting.response_code import ResponseCode
-from reput.store.disk.shortages import do_all
+from reput.store.disk.shortages import do_all, tell_store_error
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.threads import thread_death
 
@@ -59,7 +59,14 @@ class ConsumeServices:
         self.store = store
         self.settings = settings
         self.managers = ConfigManagers(store.directory, settings)
-        self.topics = Topics(self.managers.topics, settings, store.queue_ids, on_change=store.topic_changed)
+        # The writer distributes messages over the queues by the file.
+        self.topics = Topics(
+            self.managers.topics,
+            settings,
+            store.queue_ids,
+            on_change=store.topic_changed,
+            on_written=store.topic_changed,
+        )
         self.groups = SubscriptionGroups(self.managers.groups, settings, keep_new_later=True)
         self.filters = ConsumerFilters(
             self.managers.filters,
@@ -94,6 +101,7 @@ class ConsumeServices:
         self.keeper = OffsetKeeper(self)
         self.keeper.start()
 
+    @tell_store_error("the consumer cannot be opened")
     def consumer(
         self,
         group: str,
@@ -211,7 +219,7 @@ class ConsumeServices:
         """Remove a broadcasting consumer that has left, and save its offsets.
 
         Raises:
-            OSError: its file is unchanged.
+            StoreError: its file could not be written, and is unchanged.
         """
         self.broadcasts.pop(shared, None)
         shared.offsets.persist()
@@ -250,7 +258,7 @@ class ConsumeServices:
         """Write offsets, filters and new groups to their files, if they have changed.
 
         Raises:
-            OSError: the files that could not be written are unchanged.
+            StoreError: the files that could not be written are unchanged.
         """
         for shared in self.all_groups():
             shared.commit()
@@ -312,7 +320,7 @@ class ConsumeServices:
         """End all consumers and held pulls, and save offsets and filters.
 
         Raises:
-            OSError: the files that could not be written are unchanged.
+            StoreError: the files that could not be written are unchanged.
         """
         if self.closed:
             return
@@ -350,7 +358,7 @@ class OffsetKeeper(ServiceThread):
         """Save offsets and filters, then look for queues."""
         try:
             self.services.keep()
-        except OSError as error:
+        except StoreError as error:
             # The next round tries again; a consumer that commits explicitly gets the error.
             logger.warning("consumer offsets cannot be stored: error=%s", error)
         self.services.look_for_queues()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from reput.errors import DamagedStore
@@ -37,17 +36,12 @@ class LogRecords:
         self.on_damage = on_damage
         self.lock = threading.Lock()
         self.closed = False
-        with self.tell_errors():
-            self.scan = LogScan(store_directory, passed_over=accepted_damage(store_directory), verify=True)
-            self.wanted = max(commit_log_offset, self.scan.offset_min)
-            # The scan finds records from the start of a segment; the wanted offset may lie inside a record.
-            segment = self.scan.segments.find(self.wanted)
+        self.scan = LogScan(store_directory, passed_over=accepted_damage(store_directory), verify=True)
+        self.wanted = max(commit_log_offset, self.scan.offset_min)
+        # The scan finds records from the start of a segment; the wanted offset may lie inside a record.
+        segment = self.scan.segments.find(self.wanted)
         self.at = segment.begin if segment is not None else self.wanted
         self.end = self.at
-
-    def tell_errors(self) -> AbstractContextManager[None]:
-        """Add the store's name to errors of the system."""
-        return tell_read_error(f"the log cannot be read: store={self.store_directory}")
 
     def read(self) -> Iterator[Record] | None:
         """Return the next records, some MiB of the log; None at the current end.
@@ -59,7 +53,7 @@ class LogRecords:
             if self.closed:
                 return None
             try:
-                with self.tell_errors():
+                with tell_read_error(f"the log cannot be read: store={self.store_directory}"):
                     return self.read_piece()
             finally:
                 if self.closed:

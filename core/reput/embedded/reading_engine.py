@@ -13,6 +13,7 @@ from reput.errors import DamagedStore
 from reput.in_thread import in_thread, opened_in_thread
 from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
+from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader
 from reput.store.state.closed_store import closed_store
 from reput_hooks import Record
@@ -102,10 +103,11 @@ class ReadingEngine:
 
     def log_records(self, commit_log_offset: int) -> LogRecords:
         """Return a reader of the log from *commit_log_offset* on."""
-        # Reading the log in bulk needs numpy, which a program that only puts never loads.
-        from reput.embedded.log_records import LogRecords
+        with tell_read_error(f"the log cannot be read: store={self.directory}"):
+            # Reading the log in bulk needs numpy, which a program that only puts never loads.
+            from reput.embedded.log_records import LogRecords
 
-        return LogRecords(self.directory, commit_log_offset, self.log_end, self.found_damage)
+            return LogRecords(self.directory, commit_log_offset, self.log_end, self.found_damage)
 
     def close(self) -> None:
         """Close the store."""

@@ -290,6 +290,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
             ConfigError: the group's other consumers have another filter for a topic, or consume the other way; or
                 another consumer uses *offset_store*; or the dispatcher ``consume_queue`` is not enabled.
             DamagedStore: neither *offset_store* nor its backup can be read.
+            StoreError: the system refuses a file or a thread.
         """
         path = None if offset_store is None else require_path("offset_store", offset_store)
         return self._engine.services.consumer(
@@ -352,6 +353,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         Raises:
             DispatcherError: the consume queue is not built, or not up to the log's end.
             DamagedStore: a half message, or a configuration file, cannot be read.
+            StoreError: the system refuses a file or a thread.
         """
         return self._engine.transactions
 
@@ -361,6 +363,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
 
         Raises:
             DamagedStore: a configuration file cannot be read, nor its backup.
+            StoreError: the system refuses a file or a thread.
         """
         return self._engine.services.administration
 
@@ -382,7 +385,11 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return [] if schedule is None else schedule.status()
 
     def statistics(self) -> StoreStatistics:
-        """Return the messages put and consumed since the store was opened; None is "not known"."""
+        """Return the messages put and consumed since the store was opened; None is "not known".
+
+        Raises:
+            StoreError: the system refuses a file.
+        """
         self._engine.require_open()
         return self._engine.statistics()
 

@@ -33,7 +33,7 @@ from reput.process.owner.process_group import ProcessGroup
 from reput.settings import Settings
 from reput.store.config.consumer_offset_manager import consumer_offset_manager
 from reput.store.config.topic_config_manager import TopicConfigManager
-from reput.store.disk.shortages import do_all, go_back, tell_store_error
+from reput.store.disk.shortages import do_all, go_back, tell_read_error, tell_store_error
 from reput.store.message_store import MessageStore
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
@@ -336,6 +336,7 @@ class StoreEngine(ReadingEngine):
             puts = self.here.puts = GroupedPuts(self.writer, DurableWaits(self.writer, loop), loop)
         return puts
 
+    @tell_store_error("the topic cannot be deleted")
     def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
         """Delete *topic* and return the commit-log offset of the deletion; `Store.delete_topic` promises the rest."""
         if is_system_topic(topic):
@@ -390,11 +391,13 @@ class StoreEngine(ReadingEngine):
     # Consuming.
 
     @property
+    @tell_store_error("consumers and topics cannot be served")
     def services(self) -> ConsumeServices:
         """Topics, groups, offsets and pulls, for consumers and brokers. Created at the first use.
 
         Raises:
             DamagedStore: a configuration file cannot be read, nor its backup.
+            StoreError: the system refuses a file or a thread.
         """
         self.require_open()
         with self.consuming_lock:
@@ -406,6 +409,7 @@ class StoreEngine(ReadingEngine):
             return self.consuming
 
     @property
+    @tell_store_error("transactions cannot be served")
     def transactions(self) -> TransactionService:
         """The public methods of `transactional_messages`; the errors are the same."""
         from reput.consume.delivery.transaction_service import TransactionService
@@ -416,12 +420,14 @@ class StoreEngine(ReadingEngine):
         return self.transaction_service
 
     @property
+    @tell_store_error("transactions cannot be served")
     def transactional_messages(self) -> TransactionalMessageService:
         """Transactional messages. Created at the first use.
 
         Raises:
             DispatcherError: the consume queue is not built, or not up to the log's end.
             DamagedStore: a half message, or a configuration file, cannot be read.
+            StoreError: the system refuses a file or a thread.
         """
         self.require_open()
         with self.transacting_lock:
@@ -451,6 +457,7 @@ class StoreEngine(ReadingEngine):
         """Return how many messages were put to *topic* since the opening; None if there never was one."""
         return self.writer.topic_table.put_nums_of(topic) if self.writer.queue_offsets.queues.get(topic) else None
 
+    @tell_store_error("the statistics cannot be read")
     def statistics(self) -> StoreStatistics:
         """Return the messages put and consumed since the opening; unknown values are None."""
         from reput.consume.registry.statistics import StoreStatistics, TopicRow
@@ -506,6 +513,7 @@ class StoreEngine(ReadingEngine):
             started=self.started,
         )
 
+    @tell_read_error("the status cannot be read")
     def status(self) -> GroupStatus:
         """Return `group_status` with the counts."""
         return with_statistics(self.group_status(), self.statistics())

@@ -402,10 +402,11 @@ class Cell(CellView):
         self._words[layout.REJECTED_COUNT] = rejected_count
 
     def set_error(self, text: str | None) -> None:
-        """Store the last 1264 bytes of *text*, since a traceback ends with the actual error. None: no error."""
-        octets = b"" if text is None else text.encode("utf-8", "replace")[-layout.ERROR_SIZE_MAX :]
-        while octets and octets[0] & 0xC0 == 0x80:
-            octets = octets[1:]
+        """Store the first 1264 bytes of *text*. None: no error."""
+        octets = (text or "").encode("utf-8", "replace")
+        if len(octets) > layout.ERROR_SIZE_MAX:
+            # Without the part of a character at the end.
+            octets = octets[: layout.ERROR_SIZE_MAX].decode("utf-8", "ignore").encode()
         self._error.write(octets)
 
     def counter(self, name: str) -> CellCounter:

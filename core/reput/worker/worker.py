@@ -521,6 +521,9 @@ def leave(consumer: WorkerConsumer) -> None:
         # A broker that is away gets the offsets from the next consumer of the group.
         with contextlib.suppress(StoreClosed, BrokerError):
             consumer.commit()
+    except StoreError as error:
+        # The open store has the offsets in memory. It writes them at its next interval, or raises when it closes.
+        logger.warning("acknowledged messages are not on disk yet: error=%s", error)
     finally:
         consumer.close()
 

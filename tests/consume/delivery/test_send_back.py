@@ -98,6 +98,7 @@ def test_topics_and_group_are_made_when_they_are_needed(store):
         queues.add(sent_back(store, record).properties["REAL_QID"])
     assert queues == {"0", "1", "2"}
     send_back(store._engine, GROUP, record, -1)
+    store._engine.services.topics.keep_new()
     manager = TopicConfigManager(store.directory)
     manager.load()
     assert (manager.entries["%RETRY%billing"].read_queue_nums, manager.entries["%RETRY%billing"].perm) == (3, 6)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import reput
-from reput.errors import ConfigError, DamagedStore, RequestRefused
+from reput.errors import ConfigError, DamagedStore, RequestRefused, StoreError
 from reput.store.config.config_json import parse_config
 from reput.store.config.subscription_group_manager import SubscriptionGroupConfig
 
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_written_keeps_nothing_else_from_being(tmp_path, c
         for consumer in (told, bad, good, shared):
             assert bodies_of(consumer, 1) == "a"
         blocked.write_text("not a directory")
-        with pytest.raises(OSError, match="blocked"):
+        with pytest.raises(StoreError, match="blocked"):
             told.close()
     assert "a consumer could not leave its group cleanly: group=caches" in caplog.text
     assert parse_config((tmp_path / "3.json").read_text())["offsetTable"] == {"orders@caches": {0: 1}}

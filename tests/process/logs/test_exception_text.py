@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from reput.errors import DispatcherError
-from reput.process.logs.exception_text import exception_line, exception_message
+from reput.process.logs.exception_text import exception_line, exception_message, exception_text, without_frames
 
 
 def test_the_last_line_of_a_traceback_says_what_went_wrong():
@@ -26,5 +26,18 @@ def test_notes_behind_an_exception_are_not_taken_for_it():
     assert text.rstrip().endswith("Build it again.")
     assert exception_message(text) == "the view is gone: view=x"
     assert exception_line(text) == "reput.errors.DispatcherError: the view is gone: view=x"
-    assert exception_line("one line") == exception_line("another\none line") == "one line"
+    assert exception_line("one line") == exception_line("one line\nanother") == "one line"
     assert exception_line("") == ""
+
+
+def test_an_error_of_any_size_begins_with_what_went_wrong():
+    """The status has no room for frames; lines of the message itself stay, whatever they look like."""
+    try:
+        raise OSError(5, "Input/output error", "cursor")
+    except OSError as error:
+        said = exception_text(error)
+        assert said == without_frames(traceback.format_exc()) == "OSError: [Errno 5] Input/output error: 'cursor'"
+    refused = DispatcherError("two lines:\n  indented", "Build it again.")
+    assert exception_text(refused).endswith("two lines:\n  indented\nBuild it again.")
+    assert exception_message(exception_text(refused)) == "two lines:"
+    assert without_frames("killed:\n  by hand") == "killed:\n  by hand"

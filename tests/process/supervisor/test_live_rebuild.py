@@ -15,7 +15,7 @@ import pytest
 
 import reput
 from command_line import REPUT
-from reput.errors import ConfigError, DispatcherError
+from reput.errors import ConfigError, DamagedStore, DispatcherError
 from reput.process.control.control_socket import group_status, request
 from reput.process.dispatcher.states import State
 from reput.process.owner.offline_rebuild import rebuild_in_place
@@ -484,7 +484,7 @@ def test_an_intent_of_rubbish_refuses_the_group_with_its_name(tmp_path):
         store.put_batch(messages(10))
     intent = path / "reput" / "shadow.swap"
     intent.write_bytes(b"rubbish")
-    with pytest.raises(DispatcherError, match=r"shadow\.swap"):
+    with pytest.raises(DamagedStore, match=r"shadow\.swap"):
         reput.open(path)
     intent.unlink()
     with reput.open(path):

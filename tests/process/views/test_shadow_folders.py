@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from reput.errors import DispatcherError
+from reput.errors import DamagedStore, DispatcherError
 from reput.process.views import shadow_folders, view_folders
 from reput.process.views.dead_letters import DeadLetter, DeadLetters
 from reput.process.views.gaps import Gap, Gaps
@@ -208,3 +208,16 @@ def test_dead_letters_are_kept_once(shadow):
         DeadLetters(shadow.root, "queue").add(letter(offset))
     swap(shadow)
     assert [kept.commit_log_offset for kept in DeadLetters(shadow.store, "queue").lines.read()] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["shadow.swap", "shadow"])
+def test_what_a_rebuild_did_not_leave_is_named(tmp_path, name):
+    """A torn intent and a file in the shadow's place: the error says which file is in the way, and what to do."""
+    path = tmp_path / "reput" / name
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(DamagedStore, match=rf"(?m)path={path}( |$)") as caught:
+        ShadowFolders(tmp_path).settle()
+    assert caught.value.advice.startswith("Move it away")
+    path.unlink()
+    ShadowFolders(tmp_path).settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.errors import DispatcherError
+from reput.errors import DamagedStore, DispatcherError
 from reput.process.views.view_folders import ViewFolders
 
 
@@ -48,3 +48,16 @@ def test_an_emptying_that_was_cut_short_goes_on_at_the_next_start(folders, tmp_p
     assert list(folders.directory.iterdir()) == []
     assert not (tmp_path / "index").exists()
     assert not folders.intent.exists()
+
+
+@pytest.mark.parametrize("name", ["views", "views/index"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, name):
+    """The error says which one is in the way."""
+    path = tmp_path / "reput" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    folders = ViewFolders(tmp_path, "index", ())
+    for call in (folders.prepare, folders.is_empty):
+        with pytest.raises(DamagedStore, match=f"(?m)this is not a directory: path={path}$") as caught:
+            call()
+        assert caught.value.advice.startswith("Move it away")

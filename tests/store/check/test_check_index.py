@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import shutil
 from struct import Struct
 
 import pytest
 
+import reput
 from dispatcher_host import cut_into_batches, log_batch
 from reput.settings import Settings
 from reput.store.check.check import check_store
 from reput.store.index.index_builder import IndexBuilder
+from reput.store.state.recorded_settings import load_store_settings
 
 HEADER = Struct(">qqqqii")
 ENTRY = Struct(">iqii")
@@ -300,3 +303,24 @@ def test_wrong_tags_are_a_difference(golden):
     patch.put_entry(last, code ^ SLOTS, *others)
     patch.save()
     assert view(store).state == "different"
+
+
+def test_a_check_gives_no_space_to_holes(memory_directory):
+    """On a full tmpfs, a look at a hole through a mapping would end the process instead."""
+    store = memory_directory / "store"
+    with reput.open(store, mode="inline", max_hash_slot_num=50_000, max_index_num=100) as opened:
+        opened.put(reput.Message("orders", b"a", keys=["k"]))
+    path = index_file(store, 0)
+    data = path.read_bytes()
+    path.unlink()
+    with path.open("wb") as file:
+        # As a copy that leaves pages of zeros out.
+        file.truncate(len(data))
+        for at in range(0, len(data), mmap.PAGESIZE):
+            page = data[at : at + mmap.PAGESIZE]
+            if any(page):
+                file.seek(at)
+                file.write(page)
+    before = path.stat().st_blocks
+    assert check_store(store, load_store_settings(store).settings).views["index"].state == "equal"
+    assert path.stat().st_blocks == before

@@ -44,5 +44,8 @@ def test_drafts_of_files_whose_writing_was_killed_go_at_the_next_opening(tmp_pat
     config.mkdir()
     for name in ("topics.json.draft", "consumerOffset.json.bak.draft", "topics.json", "notes.draft"):
         (config / name).write_text("{}")
+    for name in ("store.json", "found_queues", "delay_offsets", "transactions", "epochs"):
+        (store / "reput" / f"{name}.draft").touch()
     open_store(store).close(views_complete=True)
     assert sorted(path.name for path in config.iterdir()) == ["notes.draft", "topics.json"]
+    assert not [*(store / "reput").glob("*.draft")]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from golden_sets import CLEAN_SETS, PART_SETS
-from reput.errors import DamagedStore
+from reput.errors import DamagedStore, StoreFull
 from reput.filter import BloomFilter
 from reput.store.config.config_json import format_config, parse_config
 from reput.store.config.config_manager import ConfigManager
@@ -398,7 +399,7 @@ def test_a_file_that_cannot_be_replaced_stays(suffix: str, store: Path):
     before = manager.path.read_bytes()
     manager.files = FailingFiles(suffix)
     manager.update_offset(1, 2)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreFull, match="configuration cannot be written: error=No space left on device path="):
         manager.persist()
     assert manager.path.read_bytes() == before
     manager.files = Files()
@@ -423,3 +424,29 @@ def test_files_that_rocketmq_left_keep_their_backups(golden: Callable[[str], Pat
     manager.put("a", TopicConfig(topic_name="a"))
     manager.persist()
     assert manager.backup_path.read_bytes() == (store / "expected").read_bytes()
+
+
+def test_a_change_formats_only_the_entries_that_it_changes(store: Path, monkeypatch: pytest.MonkeyPatch):
+    """The file stays the same as if all were formatted, whatever was changed, removed or read again."""
+    formatted: list[str] = []
+
+    class NotedConfig(TopicConfig, frozen=True):
+        def to_fields(self) -> dict[str, Any]:
+            formatted.append(self.topic_name)
+            return super().to_fields()
+
+    manager = TopicConfigManager(store)
+    for name in ("a", "b\n", "c"):
+        manager.put(name, NotedConfig(topic_name=name))
+        manager.persist()
+    manager.put("a", NotedConfig(topic_name="a", perm=4))
+    manager.persist()
+    manager.remove("c")
+    manager.persist()
+    assert formatted == ["a", "b\n", "c", "a"]
+    assert manager.path.read_text() == format_config(manager.write_fields())
+    manager.load()
+    manager.remove("a")
+    manager.remove("b\n")
+    manager.persist()
+    assert manager.path.read_text() == format_config(manager.write_fields())

@@ -25,6 +25,7 @@ from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.errors import ConfigError, RequestRefused
 from reput.filter import parse, parse_plain_tags
 from reput.remoting.response_code import ResponseCode
+from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.results import GetMessageResult
 from reput.store.record.message import Message, PutMessageResult
 from reput_hooks import Record
@@ -92,6 +93,7 @@ class StoredMessages:
         """Return the first readable queue offset, and the one after the last."""
         return self.queues.queue_range(topic, queue_id)
 
+    @tell_read_error("the dead letters cannot be read")
     def get(
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, count_max: int = 32, *, tags: str | None = None
     ) -> GetMessageResult:

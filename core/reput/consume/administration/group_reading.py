@@ -87,7 +87,7 @@ class GroupReading:
         """Write the next queue offset by queue id, durably.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreError: the file could not be written, and is unchanged.
         """
         for queue_id, queue_offset in positions.items():
             self.offsets.commit_offset(self.group, self.subscription.topic, queue_id, queue_offset)

@@ -9,6 +9,7 @@ from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.registry.topics import Topics, may_be_topic
 from reput.errors import RequestRefused
 from reput.remoting.response_code import ResponseCode
+from reput.store.disk.shortages import tell_read_error
 
 __all__ = ["GroupProgress", "StoredQueues"]
 
@@ -33,12 +34,16 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class StoredQueues:
-    """Reads the ends of queues, and the times of their messages. Any thread may call."""
+    """Reads the ends of queues, and the times of their messages. Any thread may call.
+
+    A method that the system refuses a file raises StoreError.
+    """
 
     def __init__(self, store: ReadingStore, topics: Topics) -> None:
         self.store = store
         self.topics = topics
 
+    @tell_read_error("the queues cannot be read")
     def stored_topics(self) -> dict[str, list[int]]:
         """Return the topics that have queues, and their queue ids."""
         with self.store.read_lock:
@@ -55,6 +60,7 @@ class StoredQueues:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic does not exist: topic={topic!r}")
         return self.topics.all_queue_ids(topic)
 
+    @tell_read_error("the queues cannot be read")
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first readable queue offset, and the one after the last."""
         require_text("topic", topic)
@@ -65,6 +71,7 @@ class StoredQueues:
         with self.store.read_lock:
             return self.store.reader.queue_range(topic, queue_id)
 
+    @tell_read_error("the queues cannot be read")
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time of one message; None: it does not exist."""
         require_text("topic", topic)
@@ -76,6 +83,7 @@ class StoredQueues:
             found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
         return found[0].store_timestamp if found else None
 
+    @tell_read_error("the queues cannot be read")
     def offset_by_time(self, topic: str, queue_id: int, store_timestamp: int) -> int:
         """Return the queue offset of the first message stored at or after *store_timestamp*, ms since 1970."""
         with self.store.read_lock:

@@ -86,8 +86,8 @@ class DelayOffsets(ServiceThread):
         """Write the progress, once the deliveries are on disk.
 
         Raises:
-            StoreError: the disk refused to force the log.
-            OSError: the disk refused one of the files, which is unchanged.
+            StoreError: the disk refused to force the log, or RocketMQ's file, which is unchanged.
+            OSError: the disk refused reput's file, which is unchanged.
         """
         now = self.delivered()
         if now == self.kept:

@@ -288,7 +288,7 @@ class Consumer(ClosingBlock):
 
         Raises:
             StoreClosed: the store was closed, which has committed everything; or this is a forked child of its process.
-            OSError: the file could not be written, and is unchanged.
+            StoreError: the file could not be written, because the disk is full, for example, and is unchanged.
         """
         self._shared.services.require_open()
         self._shared.commit()
@@ -359,7 +359,7 @@ class Consumer(ClosingBlock):
         """Leave the group. Acknowledged messages are committed; all others are delivered again.
 
         Raises:
-            OSError: the offset file of a broadcasting consumer could not be written, and is unchanged.
+            StoreError: the offset file of a broadcasting consumer could not be written, and is unchanged.
         """
         self._shared.close_member(self._member)
 

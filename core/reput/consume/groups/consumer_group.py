@@ -32,7 +32,7 @@ from reput.consume.registry.topics import RETRY_PREFIX, Topics, check_consumed_t
 from reput.errors import ConfigError, OffsetOutOfRange, ReputError
 from reput.filter import parse_plain_tags
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
-from reput.store.disk.shortages import do_all
+from reput.store.disk.shortages import do_all, tell_read_error
 
 __all__ = ["ConsumerGroup", "GroupServices"]
 
@@ -205,7 +205,7 @@ class ConsumerGroup:
         """Remove a consumer that closes.
 
         Raises:
-            OSError: the offset file of a broadcasting consumer is unchanged.
+            StoreError: the offset file of a broadcasting consumer could not be written, and is unchanged.
         """
         with self.lock:
             if member.closed:
@@ -273,6 +273,7 @@ class ConsumerGroup:
         store = self.services.store
         store.wait_for(CONSUME_QUEUE, store.appended, CATCH_UP_S)
 
+    @tell_read_error("the queues cannot be read")
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first readable queue offset, and the one that the next message gets.
 
@@ -289,6 +290,7 @@ class ConsumerGroup:
             low, high = store.reader.queue_range(topic, queue_id)
         return low, max(high, store.next_queue_offset(topic, queue_id))
 
+    @tell_read_error("the queues cannot be read")
     def position_at(self, topic: str, queue_id: int, beginning: Beginning) -> int:
         """Return the queue offset at which *beginning* lies."""
         store = self.services.store

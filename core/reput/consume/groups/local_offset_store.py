@@ -125,7 +125,7 @@ class LocalFileOffsetStore(ConsumerOffsetManager):
         """Write the offsets durably, if they differ from the file.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreError: the file could not be written, and is unchanged.
         """
         if self.kept_at is not None:
             super().persist()

@@ -104,7 +104,7 @@ class SubscriptionGroups:
         """Write automatically created groups to the file.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreError: the file could not be written, and is unchanged.
         """
         with self.manager.lock:
             if self.has_new:

@@ -38,6 +38,8 @@ BOOT_TOPICS = {
 SYSTEM_TOPICS = frozenset((*BOOT_TOPICS, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"))
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 INT_MAX = 2**31 - 1
+# A topic that is described again has the queues of its messages, unless a program has chosen far queue ids.
+KEPT_QUEUES_MAX = 1024
 PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 
 
@@ -77,6 +79,7 @@ class Topics:
         queue_ids: returns the queues of a topic that have messages in the store.
         persist: write every change to the file; False for a read-only store.
         on_change: called with a topic's name after its description has changed.
+        on_written: called with a topic's name once the file says what has changed.
     """
 
     def __init__(
@@ -87,13 +90,16 @@ class Topics:
         *,
         persist: bool = True,
         on_change: Callable[[str], None] = lambda topic: None,
+        on_written: Callable[[str], None] = lambda topic: None,
     ) -> None:
         self.manager = manager
         self.settings = settings
         self.queue_ids = queue_ids
         self.persist = persist
         self.on_change = on_change
-        self.has_new = False
+        self.on_written = on_written
+        # Topics whose description has changed since the file was written.
+        self.unwritten: set[str] = set()
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return the description of *topic*; None: it is unknown."""
@@ -155,46 +161,51 @@ class Topics:
     def create_when_missing(
         self, topic: str, queue_nums: int, *, perm: int = 6, topic_sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a topic's description; create it first if ``topics.json`` lacks it, as a broker does by itself."""
+        """Return a topic's description; add it first if there is none: see `add_new`."""
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queue_nums,
+            write_queue_nums=queue_nums,
+            perm=perm,
+            topic_sys_flag=topic_sys_flag,
+        )
         with self.manager.lock:
-            config = self.manager.entries.get(topic)
-            if config is None:
-                config = TopicConfig(
-                    topic_name=topic,
-                    read_queue_nums=queue_nums,
-                    write_queue_nums=queue_nums,
-                    perm=perm,
-                    topic_sys_flag=topic_sys_flag,
-                )
-                self.keep(config)
-            return config
+            self.add_new((config,))
+            return self.manager.entries[topic]
 
     def add_new(self, configs: Iterable[TopicConfig]) -> None:
-        """Add those topics that ``topics.json`` lacks; `keep_new` writes them.
+        """Add those topics that are not described yet; `keep_new` writes them.
 
-        A broker creates topics on the way of a message, which must not wait for the disk. A topic that a kill loses has
-        the queues that its messages are in.
+        They are created on the way of a message, which must not wait for the disk, and each write replaces the whole
+        file. A kill before that loses the description and no message: the topic then has the queues that its messages
+        are in, and keeps them when the next message describes it again.
         """
         added = []
         with self.manager.lock:
             for config in configs:
                 if config.topic_name not in self.manager.entries:
+                    in_use = max(self.queue_ids(config.topic_name), default=-1) + 1
+                    if config.read_queue_nums < in_use <= KEPT_QUEUES_MAX:
+                        config = msgspec.structs.replace(config, read_queue_nums=in_use)
                     self.manager.put(config.topic_name, config)
-                    self.has_new = True
+                    self.unwritten.add(config.topic_name)
                     added.append(config.topic_name)
         for topic in added:
             self.on_change(topic)
 
     def keep_new(self) -> None:
-        """Write the topics that `add_new` has added.
+        """Write what has changed since the file was written.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreError: the file could not be written, and is unchanged; the next call tries again.
         """
         with self.manager.lock:
-            if self.has_new:
-                self.manager.persist()
-                self.has_new = False
+            if not self.unwritten:
+                return
+            self.manager.persist()
+            written, self.unwritten = self.unwritten, set()
+        for topic in written:
+            self.on_written(topic)
 
     def keep(self, config: TopicConfig) -> None:
         """Add *config* to the table, and write the table to its file."""
@@ -203,8 +214,9 @@ class Topics:
             if former is not None:
                 config = msgspec.structs.replace(config, unknown={**former.unknown, **config.unknown})
             self.manager.put(config.topic_name, config)
-            if self.persist:
-                self.manager.persist()
+            self.unwritten.add(config.topic_name)
+        if self.persist:
+            self.keep_new()
         self.on_change(config.topic_name)
 
     def forget(self, topic: str) -> None:
@@ -212,6 +224,7 @@ class Topics:
         with self.manager.lock:
             if topic in self.manager.entries:
                 self.manager.remove(topic)
-                if self.persist:
-                    self.manager.persist()
+                self.unwritten.add(topic)
+        if self.persist:
+            self.keep_new()
         self.on_change(topic)

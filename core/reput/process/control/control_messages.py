@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from reput.errors import ConfigError, DispatcherError, ReputError
+from reput.errors import ConfigError, DamagedStore, DispatcherError, ReputError
 from reput.process.control.configuration import ConfigurationChange
 from reput.process.group.group_context import GroupContext
 from reput.process.plugin.catalogue import CatalogueEntry
@@ -117,22 +117,31 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: str | None = None
     advice: str = ""
-    kind: Literal["config", "dispatcher"] = "dispatcher"
+    kind: Literal["config", "damaged", "dispatcher"] = "dispatcher"
 
     def check(self) -> msgspec.Raw:
         """Return the result.
 
         Raises:
-            ConfigError, DispatcherError: the error that the supervisor reported.
+            ConfigError, DamagedStore, DispatcherError: the error that the supervisor reported.
         """
         if self.error is not None:
-            raise (ConfigError if self.kind == "config" else DispatcherError)(self.error, self.advice)
+            kinds: dict[str, type[ReputError]] = {
+                "config": ConfigError,
+                "damaged": DamagedStore,
+                "dispatcher": DispatcherError,
+            }
+            raise kinds[self.kind](self.error, self.advice)
         return self.result
 
     @classmethod
     def refusal(cls, request_id: int, error: ReputError) -> Reply:
         """Return the reply that reports *error*."""
-        kind: Literal["config", "dispatcher"] = "config" if isinstance(error, ConfigError) else "dispatcher"
+        kind: Literal["config", "damaged", "dispatcher"] = "dispatcher"
+        if isinstance(error, ConfigError):
+            kind = "config"
+        elif isinstance(error, DamagedStore):
+            kind = "damaged"
         return cls(request_id, error=str(error), advice=error.advice, kind=kind)
 
 

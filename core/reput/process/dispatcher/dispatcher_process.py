@@ -25,6 +25,7 @@ from reput.process.dispatcher.hosted_loop import HostedLoop
 from reput.process.dispatcher.states import Phase, StopMode
 from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import GroupLock
+from reput.process.logs.exception_text import exception_text
 from reput.process.logs.log_pipe import LogLine, PipeHandler, install
 from reput.process.plugin.catalogue import CatalogueEntry
 from reput.process.plugin.plugin import Plugin, convert_options, load_plugin
@@ -229,9 +230,10 @@ class DispatcherProcess:
 
     def fail(self, what: str) -> None:
         """Report why the process ends, in its cell and in the log."""
-        text = traceback.format_exc()
+        error = sys.exception()
+        assert error is not None
         with contextlib.suppress(Exception):
-            self.cell.set_error(text)
+            self.cell.set_error(exception_text(error))
         self.log.write(
             LogLine(
                 time.time_ns() // 1_000_000,
@@ -241,7 +243,7 @@ class DispatcherProcess:
                 f"dispatcher {what}: dispatcher={self.entry.name} distribution={self.entry.distribution} "
                 f"version={self.entry.version}",
                 commit_log_offset=self.position(),
-                exception=text,
+                exception=traceback.format_exc(),
             )
         )
 

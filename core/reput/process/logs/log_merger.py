@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from reput.process.logs.exception_text import exception_line
 from reput.process.logs.log_pipe import LogLine
 
 __all__ = ["LinePipe", "LogMerger", "RubbishPipe"]
@@ -108,7 +109,7 @@ def in_short(line: LogLine) -> LogLine:
     """Return *line* with its traceback cut to the exception itself; the file has all of it."""
     if not line.exception:
         return line
-    return msgspec.structs.replace(line, message=f"{line.message}: {line.exception.splitlines()[-1]}", exception=None)
+    return msgspec.structs.replace(line, message=f"{line.message}: {exception_line(line.exception)}", exception=None)
 
 
 def as_text(line: LogLine) -> bytes:

@@ -11,7 +11,6 @@ import logging
 import math
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 
 from reput.errors import ConfigError, DispatcherError, WaitTimeout
@@ -26,6 +25,7 @@ from reput.process.frames.frame_publisher import FramePublisher
 from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import LOCK_TIMEOUT_S, GroupLock
 from reput.process.group.group_place import remove_place
+from reput.process.logs.exception_text import exception_text
 from reput.process.owner.drain import await_drain, laggards
 from reput.process.owner.inline_ring import InlineCell, InlineReader, InlineRing
 from reput.process.plugin.catalogue import CatalogueEntry, select_dispatchers
@@ -143,8 +143,8 @@ class InlineGroup:
             member.options = convert_options(member.name, self.context.options(member.name), member.description.options)
         except ConfigError:
             raise
-        except (Exception, SystemExit):
-            member.cell.set_error(traceback.format_exc())
+        except (Exception, SystemExit) as error:
+            member.cell.set_error(exception_text(error))
             member.cell.set_state(State.BROKEN)
             logger.exception("dispatcher cannot be imported: dispatcher=%s", member.name)
 
@@ -249,7 +249,6 @@ class InlineGroup:
 
     def fail(self, member: InlineMember, loop: DispatcherLoop, error: BaseException) -> None:
         """Handle an exception of the plugin: restart later, or give up."""
-        text = traceback.format_exc()
         logger.exception(
             "dispatcher failed: dispatcher=%s distribution=%s version=%s commit_log_offset=%d",
             member.name,
@@ -257,7 +256,7 @@ class InlineGroup:
             member.entry.version,
             loop.cursor.commit_log_offset,
         )
-        member.cell.set_error(text)
+        member.cell.set_error(exception_text(error))
         self.end(member)
         pause = None if isinstance(error, StartRefused) else member.backoff.failed(member.cell.progress)
         if member.cell.state == State.STOPPING:

@@ -110,6 +110,7 @@ class ProcessGroup(MemberProgress):
         Raises:
             ConfigError: a dispatcher is unknown, its options are wrong, or the dispatcher order has a cycle.
             DispatcherError: another group works on the store, or the supervisor cannot be started.
+            DamagedStore: what an earlier rebuild left is not what was written.
         """
         try:
             self.spawn(again=False)

@@ -136,7 +136,7 @@ class LiveRebuild:
         for name in chosen:
             if enabled[name].description is None:
                 raise DispatcherError(
-                    f"dispatcher is broken: dispatcher={name} error={enabled[name].cell.error}",
+                    f"dispatcher is broken: dispatcher={name} error={exception_message(enabled[name].cell.error)}",
                     f"Repair its plugin, then `reput dispatcher resume STORE {name}`.",
                 )
         return {name: enabled[name] for name in chosen}
@@ -232,7 +232,9 @@ class LiveRebuild:
             pass
         elif code != 0:
             member.show_state(State.STOPPED)
-            self.fail(f"the new view could not be flushed: view={member.name} error={member.cell.error}")
+            self.fail(
+                f"the new view could not be flushed: view={member.name} error={exception_message(member.cell.error)}"
+            )
         else:
             member.set_state(State.STOPPED)
         self.look()
@@ -244,9 +246,10 @@ class LiveRebuild:
             cursor, progress = durable[name], member.cell.progress
             if progress is not None and (cursor is None or cursor.commit_log_offset < progress):
                 # Readers have already seen more than the new view holds.
+                error = exception_message(self.shadows[name].cell.error)
                 self.fail(
                     f"the new view did not come as far as the old one: view={name} progress={progress} "
-                    f"durable={cursor and cursor.commit_log_offset} error={self.shadows[name].cell.error}"
+                    f"durable={cursor and cursor.commit_log_offset} error={error}"
                 )
                 return
         descriptions = {name: member.description for name, member in self.members.items()}

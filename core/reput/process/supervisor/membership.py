@@ -9,6 +9,7 @@ from functools import partial
 from reput.errors import ConfigError, DispatcherError, ReputError
 from reput.process.control.configuration import ConfigurationChange
 from reput.process.dispatcher.states import State
+from reput.process.logs.exception_text import without_frames
 from reput.process.plugin.catalogue import CatalogueEntry, installed_dispatchers, select_dispatchers
 from reput.process.plugin.describe import Answer, Question
 from reput.process.plugin.dispatcher_order import in_order
@@ -60,7 +61,7 @@ class Membership:
         member.description = answer.description
         if answer.description is None:
             text = answer.broken or answer.refused or ""
-            member.cell.set_error(text)
+            member.cell.set_error(without_frames(text))
             if member.state is not State.PAUSED:
                 member.set_state(State.BROKEN)
             self.group.merger.say("ERROR", f"dispatcher is broken: {text}", dispatcher=member.name)
@@ -88,7 +89,7 @@ class Membership:
             self.group.merger.say("ERROR", f"{what} not used: {text}", dispatcher=member.name)
             # A running process has the old plugin in memory and continues with it.
             if member.pid is None:
-                member.cell.set_error(text)
+                member.cell.set_error(without_frames(text))
                 member.entry = question.entry
             return
         member.description = answer.description

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reput.errors import DamagedStore
 from reput.process.dispatcher.states import State
 from reput.process.logs.log_merger import LogMerger
 from reput.process.supervisor.member import Member
@@ -42,7 +43,11 @@ class StaleViews:
             self.in_place.discard(member.name)
             return False
         folders = ViewFolders(self.view_directory, member.name, ())
-        if not folders.is_stale(description.view_version):
+        try:
+            if not folders.is_stale(description.view_version):
+                return False
+        except DamagedStore:
+            # The dispatcher itself says what is in the way, and the others run.
             return False
         if member.state is not State.STOPPED:
             member.set_state(State.STOPPED)

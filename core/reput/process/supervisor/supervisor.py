@@ -107,7 +107,9 @@ class Supervisor:
                 self.group.merger.say("WARNING", f"there is no control socket: {error}")
         try:
             self.begin()
-        except (OSError, DamagedStore) as error:
+        except DamagedStore as error:
+            self.refuse(error)
+        except OSError as error:
             self.refuse(DispatcherError(f"an earlier rebuild cannot be removed: error={error}"))
         while not self.group.finished:
             self.do_work()
@@ -184,7 +186,8 @@ class Supervisor:
         """Ask all enabled dispatchers for their declarations; `ready` follows when all have answered.
 
         Raises:
-            OSError, DamagedStore: the remains of a killed rebuild cannot be removed.
+            DamagedStore: what a killed rebuild left is not what was written.
+            OSError: the remains of a killed rebuild cannot be removed.
         """
         swapped = ShadowFolders(self.context.view_directory).settle()
         for cell_slot in range(self.memory.slot_count):

@@ -26,11 +26,11 @@ from pathlib import Path
 
 import msgspec
 
-from reput.errors import DispatcherError
+from reput.errors import DamagedStore, DispatcherError
 from reput.process.views.dead_letters import DeadLetters
 from reput.process.views.folder_exchange import exchange_paths
 from reput.process.views.gaps import Gaps
-from reput.process.views.view_folders import ViewFolders, force_directory
+from reput.process.views.view_folders import ViewFolders, force_directory, not_a_directory
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput_hooks import replace_durably
 
@@ -63,7 +63,7 @@ class ShadowFolders:
         """Complete or undo what a killed rebuild left, and remove the shadow; return the swapped views.
 
         Raises:
-            DamagedStore: the intent is not what was written.
+            DamagedStore: the intent is not what was written, or a file has the name of the shadow.
             OSError: the disk refused.
         """
         swapped: tuple[str, ...] = ()
@@ -142,9 +142,16 @@ class ShadowFolders:
         """Exchange the folder pairs of the intent that are not exchanged yet; return the views.
 
         Raises:
+            DamagedStore: the intent is not what was written.
             OSError: the disk refused; the next start tries again.
         """
-        swap = read_sealed(self.intent, Swap)
+        try:
+            swap = read_sealed(self.intent, Swap)
+        except DamagedStore as error:
+            # Some of its folders may have been exchanged, and some not.
+            raise DamagedStore(
+                str(error), "Move it away, then rebuild the views, which it may have left in a mixture: reput rebuild."
+            ) from None
         assert swap is not None
         for view, pairs in swap.views.items():
             folders = ViewFolders(self.store, view, ())
@@ -173,6 +180,8 @@ class ShadowFolders:
 
     def remove(self) -> None:
         """Remove the shadow with all its contents."""
+        if self.root.is_file():
+            raise not_a_directory(self.root)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.root)
 

@@ -14,10 +14,10 @@ import os
 import shutil
 from pathlib import Path
 
-from reput.errors import DispatcherError
+from reput.errors import DamagedStore, DispatcherError
 from reput_hooks import replace_durably
 
-__all__ = ["VIEW_VERSION", "ViewFolders"]
+__all__ = ["VIEW_VERSION", "ViewFolders", "not_a_directory"]
 
 VIEW_VERSION = ".view_version"
 
@@ -47,11 +47,17 @@ class ViewFolders:
         return self.root / name
 
     def is_empty(self) -> bool:
-        """Whether the plugin has written nothing to its own folder."""
+        """Whether the plugin has written nothing to its own folder.
+
+        Raises:
+            DamagedStore: a file has the name of a folder.
+        """
         try:
             return all(name.startswith(VIEW_VERSION) for name in os.listdir(self.directory))
         except FileNotFoundError:
             return True
+        except NotADirectoryError:
+            raise not_a_directory(self.views if self.views.is_file() else self.directory) from None
 
     def version(self) -> int | None:
         """Return the ``view_version`` that the view was written in; None: the file holds no number."""
@@ -78,10 +84,17 @@ class ViewFolders:
             path.unlink(missing_ok=True)
 
     def prepare(self) -> None:
-        """Create the plugin's own folder, and finish an emptying that a crash interrupted."""
+        """Create the plugin's own folder, and finish an emptying that a crash interrupted.
+
+        Raises:
+            DamagedStore: a file has the name of a folder.
+        """
         if self.intent.exists():
             self.finish_emptying()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise not_a_directory(self.views if self.views.is_file() else self.directory) from None
         # A process that was killed after renaming its cursor has not synced the folder. The cursor read here counts
         # as durable, and retention removes the log below it.
         force_directory(self.directory)
@@ -100,6 +113,11 @@ class ViewFolders:
                 force_directory(path.parent)
         self.intent.unlink()
         force_directory(self.views)
+
+
+def not_a_directory(path: Path) -> DamagedStore:
+    """Return the error for something else in the place of one of reput's own folders."""
+    return DamagedStore(f"this is not a directory: path={path}", "Move it away; reput keeps a folder of its own there.")
 
 
 def force_directory(path: Path) -> None:

@@ -11,7 +11,8 @@ Source: RocketMQ store, IndexService.buildIndex and IndexFile.putKey.
 
 from __future__ import annotations
 
-import mmap
+import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -52,25 +53,32 @@ EXPECTED = np.dtype(
 
 
 class IndexFileView:
-    """One index file, read-only, with the entries that it had when the check began: 1 to *count* - 1."""
+    """One index file, open to read, with the entries that it had when the check began: 1 to *count* - 1.
+
+    It is not mapped: on a full tmpfs, the first look at a hole of a mapping would end the process.
+    """
 
     def __init__(self, path: Path, sizes: IndexSizes) -> None:
         self.name = path.name
         self.sizes = sizes
-        with path.open("rb") as file:
-            self.memory = mmap.mmap(file.fileno(), sizes.file_size, access=mmap.ACCESS_READ)
-        self.header = IndexHeader(*HEADER.unpack_from(self.memory))
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        self.header = IndexHeader(*HEADER.unpack(self.read(0, HEADER.size)))
         self.count = min(max(self.header.index_count, 1), sizes.entry_count)
 
-    @property
-    def entries(self) -> Array:
-        """All entries, the unused entry 0 included."""
-        return np.frombuffer(self.memory, ENTRY_DTYPE, self.count, self.sizes.entries_at)
+    def read(self, at: int, size: int) -> bytes:
+        """Return *size* bytes from *at* on; zeros stand for what the file does not have."""
+        return os.pread(self.descriptor, size, at).ljust(size, b"\0")
 
-    @property
+    def entries(self, begin: int, end: int) -> Array:
+        """Return the entries from number *begin* to before *end*; 0 is the unused one."""
+        size = ENTRY_DTYPE.itemsize
+        begin, end = min(begin, self.count), min(end, self.count)
+        return np.frombuffer(self.read(self.sizes.entries_at + begin * size, (end - begin) * size), ENTRY_DTYPE)
+
     def slots(self) -> Array:
-        """All slots."""
-        return np.frombuffer(self.memory, SLOT_DTYPE, self.sizes.slot_count, HEADER.size)
+        """Return all slots."""
+        return np.frombuffer(self.read(HEADER.size, self.sizes.slot_count * SLOT_DTYPE.itemsize), SLOT_DTYPE)
 
 
 class IndexCheck:
@@ -177,7 +185,7 @@ class IndexCheck:
         pieces: list[Array] = []
         while self.file_number < len(self.files):
             file = self.files[self.file_number]
-            raw = file.entries[self.entry_number : self.entry_number + READ_MAX]
+            raw = file.entries(self.entry_number, self.entry_number + READ_MAX)
             if not len(raw):
                 self.file_number += 1
                 self.entry_number = 1
@@ -330,11 +338,15 @@ class IndexCheck:
         Each entry is led to by exactly one other, or by its slot, and leads to an earlier one of its slot. That alone
         makes every chain the right one: the newest entry of a slot can only hang on the slot, the next one on it.
         """
-        entries, count, findings = file.entries, file.count, self.findings
+        count, findings = file.count, self.findings
         if count == 1:
             return
-        slot_of = entries["key_hash"].astype(np.int64) % file.sizes.slot_count
-        previous = entries["previous"].astype(np.int64)
+        slot_of, previous = np.empty(count, np.int64), np.empty(count, np.int64)
+        for begin in range(0, count, READ_MAX):
+            entries = file.entries(begin, begin + READ_MAX)
+            slot_of[begin : begin + READ_MAX] = entries["key_hash"]
+            previous[begin : begin + READ_MAX] = entries["previous"]
+        slot_of %= file.sizes.slot_count
         previous[0] = 0
         numbers = np.arange(count)
         wrong = (previous < 0) | (previous >= numbers)
@@ -350,7 +362,7 @@ class IndexCheck:
         )
         if growing or wrong.any():
             return
-        slots = file.slots
+        slots = file.slots()
         used = np.flatnonzero(slots)
         heads = slots[used].astype(np.int64)
         astray = (heads < 0) | (heads >= count)
@@ -367,7 +379,7 @@ class IndexCheck:
         )
         header = file.header
         # Before 4.7.1 every entry was counted, now every used slot.
-        first, last = int(entries["commit_log_offset"][1]), int(entries["commit_log_offset"][-1])
+        first, last = (int(file.entries(at, at + 1)["commit_log_offset"][0]) for at in (1, count - 1))
         if header.hash_slot_count not in (len(used), count - 1):
             findings.differ(
                 f"index file counts other slots: file={file.name} hash_slot_count={header.hash_slot_count} "

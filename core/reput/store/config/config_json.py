@@ -23,11 +23,12 @@ Source: fastjson 1.2, MapSerializer, CollectionSerializer, SerializeWriter.write
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from reput.errors import DamagedStore
 
-__all__ = ["format_config", "parse_config"]
+__all__ = ["FormattedObject", "format_config", "format_field", "parse_config"]
 
 BLANK = re.compile(r"(?:\s|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
 COMMAS = re.compile(r"(?:,|\s|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
@@ -158,6 +159,28 @@ def unescaped(escape: str) -> str:
     return chr(int(escape[1:], 16)) if len(escape) > 1 else ESCAPED.get(escape, escape)
 
 
+class FormattedObject:
+    """An object whose fields `format_field` has formatted; `format_config` takes it over as it is.
+
+    An unchanged part of a large file is then not formatted again.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, fields: Sequence[str], depth: int) -> None:
+        """*depth*: the number of objects that it stands in."""
+        end = "\n" + "\t" * depth if fields else ""
+        self.text = f"{{{','.join(fields)}{end}}}"
+
+
+def format_field(name: str, value: Any, depth: int) -> str:
+    """Return a field of an object that itself stands in *depth* objects."""
+    line = "\n" + "\t" * (depth + 1)
+    pieces = [line, quoted(name), ":"]
+    write_value(value, line, pieces)
+    return "".join(pieces)
+
+
 def format_config(value: Any) -> str:
     """Return *value* as RocketMQ writes it. Dicts keep their order; their keys are all str or all int.
 
@@ -188,6 +211,8 @@ def write_value(value: Any, line: str, pieces: list[str]) -> None:
             pieces.append("true" if value else "false")
         case int() | float():
             pieces.append(repr(value))
+        case FormattedObject():
+            pieces.append(value.text)
         case _:
             raise TypeError(f"not a value of RocketMQ's JSON: {type(value).__name__}")
 

@@ -17,6 +17,7 @@ import msgspec
 from reput.errors import DamagedStore, StoreError
 from reput.store.config.config_json import format_config, parse_config
 from reput.store.disk.files import Clock, Files
+from reput.store.disk.shortages import tell_store_error
 
 __all__ = ["ConfigManager"]
 
@@ -48,6 +49,10 @@ class ConfigManager:
     def write_fields(self) -> dict[str, Any]:
         """Return the fields of the file to write."""
         raise NotImplementedError
+
+    def text(self) -> str:
+        """Return the text of the file to write."""
+        return format_config(self.write_fields())
 
     @property
     def backup_path(self) -> Path:
@@ -108,10 +113,11 @@ class ConfigManager:
         """Write the content durably if it differs from the file's.
 
         Raises:
-            OSError: the file is unchanged.
+            StoreFull: the disk has no space; the file is unchanged.
+            StoreError: the system refuses; the file is unchanged.
         """
-        with self.lock:
-            text = format_config(self.write_fields())
+        with self.lock, tell_store_error("the configuration cannot be written"):
+            text = self.text()
             if text == self.whole_text:
                 return
             folder = self.path.parent

@@ -9,11 +9,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from reput.store.config.config_json import FormattedObject, format_config, format_field
 from reput.store.config.config_manager import ConfigManager
 from reput.store.config.stored_fields import DataVersion, StoredFields
 from reput.store.disk.files import Clock, Files
 
 __all__ = ["VersionedTable"]
+
+# The table is a field of the file's object.
+TABLE_DEPTH = 1
 
 Entry = TypeVar("Entry", bound=StoredFields)
 
@@ -33,6 +37,9 @@ class VersionedTable(ConfigManager, Generic[Entry]):
         self.table: dict[str, Entry] = {}
         self.data_version = DataVersion(timestamp=self.clock.now_ms())
         self.unknown: dict[str, Any] = {}
+        # The entries as they stand in the file. Each change writes the whole file; to format thousands of unchanged
+        # entries would take most of its time.
+        self.formatted: dict[str, str] = {}
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -43,6 +50,7 @@ class VersionedTable(ConfigManager, Generic[Entry]):
         """Add an entry, or change the one of that name."""
         with self.lock:
             self.table[name] = entry
+            self.formatted.pop(name, None)
             self.data_version = self.data_version.next(self.clock.now_ms())
 
     def remove(self, name: str) -> None:
@@ -53,6 +61,7 @@ class VersionedTable(ConfigManager, Generic[Entry]):
         """
         with self.lock:
             del self.table[name]
+            self.formatted.pop(name, None)
             self.data_version = self.data_version.next(self.clock.now_ms())
 
     def read_fields(self, fields: dict[str, Any]) -> None:
@@ -64,12 +73,23 @@ class VersionedTable(ConfigManager, Generic[Entry]):
             {name: self.read_entry(name, entry) for name, entry in table.items()},
             unknown,
         )
+        self.formatted = {}
 
     def read_entry(self, name: str, fields: dict[str, Any]) -> Entry:
         """Return one entry; if it lacks a name, it gets *name*, its key in the table."""
         return self.entry_type.from_fields({**fields, self.name_field: fields.get(self.name_field) or name})
 
     def write_fields(self) -> dict[str, Any]:
-        table = {name: entry.to_fields() for name, entry in self.table.items()}
+        return self.fields_with({name: entry.to_fields() for name, entry in self.table.items()})
+
+    def text(self) -> str:
+        formatted = self.formatted
+        for name, entry in self.table.items():
+            if name not in formatted:
+                formatted[name] = format_field(name, entry.to_fields(), TABLE_DEPTH)
+        return format_config(self.fields_with(FormattedObject([formatted[name] for name in self.table], TABLE_DEPTH)))
+
+    def fields_with(self, table: dict[str, Any] | FormattedObject) -> dict[str, Any]:
+        """Return the fields of the file with *table* in its place."""
         fields = {"dataVersion": self.data_version.to_fields(), self.table_name: table}
         return dict(sorted((self.unknown | fields).items()))

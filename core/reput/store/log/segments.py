@@ -13,6 +13,7 @@ import msgspec
 
 from reput.errors import DamagedStore, NotAStore, OffsetOutOfRange, StoreError
 from reput.store.disk.file_name import parse_file_name
+from reput.store.disk.shortages import store_error
 
 __all__ = ["Segment", "SegmentFile", "Segments"]
 
@@ -90,7 +91,7 @@ class Segments:
 
         Raises:
             NotAStore: the directory is absent or holds no segment.
-            StoreError: this user may not read it.
+            StoreError: this user may not read it, or the system cannot.
         """
         self.directory = directory
         self.configured_size = segment_size
@@ -100,13 +101,15 @@ class Segments:
         """List the directory again: segments appear at the end and go at the beginning."""
         try:
             entries = list(os.scandir(self.directory))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None
         except PermissionError as error:
             raise StoreError(
                 f"no permission to read the log: directory={self.directory} error={error.strerror}",
                 "Check its owner and mode; run as a user with read permission.",
             ) from None
         except OSError as error:
-            raise NotAStore(f"no commit log here: directory={self.directory} error={error.strerror}") from None
+            raise store_error("the log cannot be read", error) from None
         found = []
         for entry in entries:
             begin = parse_file_name(entry.name)

@@ -302,7 +302,7 @@ class StoreFiles:
         if recorded != identity:
             self.files.replace(self.own / "store.json", seal(recorded))
         self.delay_history = delay_history(recorded, self.settings.message_delay_level)
-        for draft in sorted((self.directory / "config").glob("*.json*.draft")):
+        for draft in sorted([*(self.directory / "config").glob("*.json*.draft"), *self.own.glob("*.draft")]):
             # A killed write left it, and the file may never be written again.
             self.files.remove(draft)
         self.epochs = msgspec.structs.replace(self.epochs, clean_end=None)
