@@ -118,8 +118,6 @@ class Broker:
         self.client_manage = ClientManageProcessor(
             self.clients, services.groups, self.topics, self.locks, self.settings
         )
-        self.offsets = ConsumerOffsetProcessor(engine)
-        self.send_backs = SendBackProcessor(engine)
         self.routes = RouteInfoManager(self.loop.time)
         self.name_server = NameServer(self.routes) if embeds_name_server else None
         self.registration = NameServerRegistration(
@@ -128,6 +126,8 @@ class Broker:
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
+        self.offsets = ConsumerOffsetProcessor(engine, self.access)
+        self.send_backs = SendBackProcessor(engine, self.access)
         if ha_server is not None:
             check = None if self.access is None else self.access.check_follower
             ha_server.protection = Protection(self.tls, check, ha_allows_unsigned)
@@ -196,7 +196,7 @@ class Broker:
         return {
             **AdminTopicsProcessor(engine, self.topics).processors(),
             **AdminQueuesProcessor(engine, self.statistics).processors(),
-            **AdminClientsProcessor(engine, self.clients).processors(),
+            **AdminClientsProcessor(engine, self.clients, self.access).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
             **AdminReplicationProcessor(engine, self.ha_server, self.address, self.ha_address).processors(),

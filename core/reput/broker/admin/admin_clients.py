@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from reput.access.access_control import AccessControl
 from reput.broker.admin.admin_bodies import json_response, object_keyed, parse_body, queue_table
 from reput.broker.admin.admin_queues import subscription_data
 from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
@@ -29,6 +30,7 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor, refusal
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from reput_hooks import Record
 
 __all__ = ["AdminClientsProcessor"]
 
@@ -42,9 +44,21 @@ logger = logging.getLogger(__name__)
 class AdminClientsProcessor:
     """Used in the thread of the broker's loop, except for methods that say they run in threads."""
 
-    def __init__(self, engine: StoreEngine, clients: ConnectedClients, timeout: float = CLIENT_TIMEOUT_S) -> None:
-        """*timeout*: seconds to wait for a client's answer."""
+    def __init__(
+        self,
+        engine: StoreEngine,
+        clients: ConnectedClients,
+        access: AccessControl | None = None,
+        timeout: float = CLIENT_TIMEOUT_S,
+    ) -> None:
+        """Relay to *clients*.
+
+        Args:
+            access: decides which records a client may have consumed; None: all.
+            timeout: seconds to wait for a client's answer.
+        """
         self.engine = engine
+        self.access = access
         self.administration = engine.services.administration
         self.clients = clients
         self.timeout = timeout
@@ -123,7 +137,7 @@ class AdminClientsProcessor:
         """Answer CONSUME_MESSAGE_DIRECTLY: let a client consume a message again, and report the result."""
         fields = request.ext_fields
         channel = self.channel_of(fields)
-        self.begin(request, connection, self.consumed_directly(request, channel))
+        self.begin(request, connection, self.consumed_directly(request, connection, channel))
 
     def channel_of(self, fields: Mapping[str, str]) -> ClientChannel:
         """Return the connection of the client that a request is for.
@@ -138,21 +152,28 @@ class AdminClientsProcessor:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         return channel
 
-    async def consumed_directly(self, request: RemotingCommand, channel: ClientChannel) -> RemotingCommand:
+    async def consumed_directly(
+        self, request: RemotingCommand, connection: Connection, channel: ClientChannel
+    ) -> RemotingCommand:
         """Forward the request together with its message."""
         fields = request.ext_fields
         message_id = text(fields, "msgId")
-        data = await self.loop.run_in_executor(None, self.record_bytes, message_id)
-        if data is None:
+        found = await self.loop.run_in_executor(None, self.record_of_id, message_id)
+        if found is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no such message: message_id={message_id!r}")
+        record, data = found
+        if self.access is not None:
+            self.access.check_record(connection, request, record)
         return await self.relayed(request, channel, {**fields, "brokerName": self.broker_name}, data)
 
-    def record_bytes(self, message_id: str) -> bytes | None:
-        """Return the record whose place the message id names; None: there is none. Reads the log."""
+    def record_of_id(self, message_id: str) -> tuple[Record, bytes] | None:
+        """Return the record whose place the message id names, and its bytes; None: there is none. Reads the log."""
         with self.engine.read_lock:
             store = self.engine.reader.store
             record = store.record_of_id(message_id)
-            return None if record is None else store.read_log(record.commit_log_offset, record.record_size)
+            if record is None:
+                return None
+            return record, store.read_log(record.commit_log_offset, record.record_size)
 
     async def relayed(
         self, request: RemotingCommand, channel: ClientChannel, fields: Mapping[str, str], body: bytes

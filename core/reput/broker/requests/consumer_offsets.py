@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from reput.access.access_control import AccessControl
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused
 from reput.remoting.connection import Connection
@@ -28,8 +29,10 @@ QUERY_SIZE_MAX = 8 << 20
 class ConsumerOffsetProcessor:
     """Used in the thread of the broker's loop only, except for methods that say they read the log."""
 
-    def __init__(self, engine: StoreEngine) -> None:
+    def __init__(self, engine: StoreEngine, access: AccessControl | None = None) -> None:
+        """*access* decides which records a client may view; None: all."""
         self.engine = engine
+        self.access = access
         self.services = engine.services
         self.offsets = self.services.managers.offsets
 
@@ -120,8 +123,11 @@ class ConsumerOffsetProcessor:
         return RemotingCommand(SUCCESS, body=msgspec.json.encode(self.offsets.write_fields()))
 
     def view_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer VIEW_MESSAGE_BY_ID. Reads the log."""
-        del connection
+        """Answer VIEW_MESSAGE_BY_ID. Reads the log.
+
+        Raises:
+            RequestRefused: the account may not read the record's topic.
+        """
         offset = whole(request.ext_fields, "offset", is_long=True)
         try:
             with self.engine.read_lock:
@@ -129,9 +135,11 @@ class ConsumerOffsetProcessor:
                 record = store.record_at(offset) if offset >= 0 else None
                 data = b"" if record is None else store.read_log(offset, record.record_size)
         except (DamagedStore, OffsetOutOfRange):
-            data = b""
-        if not data:
+            record, data = None, b""
+        if record is None or not data:
             return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+        if self.access is not None:
+            self.access.check_record(connection, request, record)
         return RemotingCommand(SUCCESS, body=data)
 
     def query_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
