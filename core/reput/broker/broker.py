@@ -38,6 +38,7 @@ from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.expressions import Expressions
 from reput.broker.state.quotas import parse_quotas
 from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
@@ -114,9 +115,10 @@ class Broker:
         self.replies = ReplyMessageProcessor(self.sends, self.puts, self.clients)
         self.statistics = BrokerStatistics(engine, self.loop.time)
         self.quotas = parse_quotas(self.settings.broker_quotas)
-        self.pulls = PullMessageProcessor(engine, self.statistics)
+        expressions = Expressions(self.loop.time)
+        self.pulls = PullMessageProcessor(engine, self.statistics, expressions)
         self.client_manage = ClientManageProcessor(
-            self.clients, services.groups, self.topics, self.locks, self.settings
+            self.clients, services.groups, self.topics, self.locks, self.settings, expressions
         )
         self.routes = RouteInfoManager(self.loop.time)
         self.name_server = NameServer(self.routes) if embeds_name_server else None

@@ -17,11 +17,12 @@ from functools import partial
 from typing import TypeAlias
 
 from reput.broker.state.broker_statistics import BrokerStatistics
+from reput.broker.state.expressions import EXPRESSION_SIZE_MAX, Expressions
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.consume.pull.hold_service import HeldPull
 from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.pull_service import PullRequest, PullResult
-from reput.consume.registry.subscription import Subscription, subscribe
+from reput.consume.registry.subscription import Subscription
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused, StoreClosed
 from reput.filter.errors import FilterSyntaxError
@@ -38,7 +39,6 @@ COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
 SUSPEND_MAX_S = 60.0
 HELD = "held_pulls"
 SUBSCRIPTIONS_MAX = 1000
-EXPRESSION_SIZE_MAX = 16 << 10
 # Maximum number of held pulls: of one connection, and of all. A client has one for each queue that it consumes.
 HELD_MAX = 8192
 HELD_OF_ALL_MAX = 200_000
@@ -52,12 +52,13 @@ Answer: TypeAlias = PullResult | ReputError | OSError
 class PullMessageProcessor:
     """Used in the thread of the broker's loop only; held pulls are answered through it."""
 
-    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics) -> None:
+    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics, expressions: Expressions) -> None:
         services = engine.services
         self.engine = engine
         self.pull_service = services.pull_service
         self.hold_service = services.hold_service
         self.statistics = statistics
+        self.expressions = expressions
         self.loop = asyncio.get_running_loop()
         self.hold_service.serve_in(self.loop)
         # Answers of held pulls that the loop has not sent yet. One wake-up, a system call, serves many answers.
@@ -69,7 +70,7 @@ class PullMessageProcessor:
         """Answer PULL_MESSAGE and LITE_PULL_MESSAGE."""
         fields = request.ext_fields
         sys_flag = whole(fields, "sysFlag")
-        pull = self.pull_request(request, sys_flag)
+        pull = self.pull_request(request, connection, sys_flag)
         timeout = whole(fields, "suspendTimeoutMillis", is_long=True) / 1000
         holds = bool(sys_flag & SUSPEND) and timeout > 0
         if self.is_cold(pull):
@@ -95,7 +96,7 @@ class PullMessageProcessor:
             return None
         return self.response(request, result)
 
-    def pull_request(self, request: RemotingCommand, sys_flag: int) -> PullRequest:
+    def pull_request(self, request: RemotingCommand, connection: Connection, sys_flag: int) -> PullRequest:
         """Return the pull that a client asks for.
 
         Raises:
@@ -108,7 +109,7 @@ class PullMessageProcessor:
         subscription = None
         if sys_flag & SUBSCRIPTION:
             subscription = self.subscription(
-                topic, fields.get("subscription", ""), fields.get("expressionType", ""), sub_version
+                connection, topic, fields.get("subscription", ""), fields.get("expressionType", ""), sub_version
             )
         bytes_max = optional_whole(fields, "maxMsgBytes", 0)
         return PullRequest(
@@ -124,7 +125,9 @@ class PullMessageProcessor:
             as_tags_only=bool(sys_flag & CLASS_FILTER),
         )
 
-    def subscription(self, topic: str, expression: str, expression_type: str, sub_version: int) -> Subscription:
+    def subscription(
+        self, connection: Connection, topic: str, expression: str, expression_type: str, sub_version: int
+    ) -> Subscription:
         """Return the subscription that a pull carries. Recent subscriptions are cached.
 
         Raises:
@@ -140,11 +143,14 @@ class PullMessageProcessor:
                     f"expression_size_max={EXPRESSION_SIZE_MAX}",
                 )
             try:
-                found = subscribe(topic, expression or None, expression_type=expression_type, sub_version=sub_version)
+                found = self.expressions.subscribe(connection, topic, expression or None, expression_type, sub_version)
             except FilterSyntaxError as error:
                 raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
                 ) from None
+            if found.is_sql:
+                # Its filter takes much memory, and is kept elsewhere.
+                return found
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
                 self.subscriptions.clear()
             self.subscriptions[key] = found
