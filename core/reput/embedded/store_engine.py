@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +86,8 @@ class StoreEngine(ReadingEngine):
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
+        self.slow_lock = threading.Lock()
+        self.slow_reader: MessageReader | None = None
         self.growth = LogGrowth(self.attach_publisher)
         self.found_damages = FoundDamages(directory)
         # Per thread: the `GroupedPuts` of its event loop.
@@ -225,6 +227,25 @@ class StoreEngine(ReadingEngine):
         )
         return MessageReader(store)
 
+    @contextlib.contextmanager
+    def slow_reading(self) -> Iterator[MessageReader]:
+        """Give a reader for reads that may take long, one at a time. Reads with `reader` do not wait for them.
+
+        Raises:
+            StoreClosed: the store is closed.
+        """
+        with self.slow_lock:
+            self.require_open()
+            if self.slow_reader is None:
+                self.slow_reader = self.new_reader()
+            yield self.slow_reader
+
+    def close_slow_reader(self) -> None:
+        """Close the reader of `slow_reading`, once the read that uses it has ended."""
+        with self.slow_lock:
+            if self.slow_reader is not None:
+                self.slow_reader.close()
+
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view; 0 if no dispatcher builds it."""
         return self.views.readable_up_to(view)
@@ -312,7 +333,7 @@ class StoreEngine(ReadingEngine):
         """Close removed segments: the disk reclaims their space only when no descriptor is open."""
         commit_log = str(self.directory / "commitlog")
         of_schedule = None if self.schedule is None else self.schedule.reader
-        for reader in (self.reader, of_schedule, self.transaction_reader):
+        for reader in (self.reader, of_schedule, self.transaction_reader, self.slow_reader):
             if reader is not None:
                 reader.store.files.forget(commit_log)
 
@@ -359,6 +380,9 @@ class StoreEngine(ReadingEngine):
                 with self.read_lock:
                     # The dispatcher publishes a moment later that files have gone.
                     self.reader.store.forget()
+                with self.slow_lock:
+                    if self.slow_reader is not None:
+                        self.slow_reader.store.forget()
         finally:
             gone.close()
         if self.consuming is not None:
@@ -555,6 +579,7 @@ class StoreEngine(ReadingEngine):
             settle,
             *(() if schedule is None else (schedule.close,)),
             self.reader.close,
+            self.close_slow_reader,
             lambda: self.writer.close(views_complete=complete),
             views.close_ring,
         )

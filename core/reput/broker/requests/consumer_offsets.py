@@ -100,8 +100,8 @@ class ConsumerOffsetProcessor:
         if not self.has_queue(topic, queue_id):
             return RemotingCommand(SUCCESS, {"offset": "0"})
         upper = request.ext_fields.get("boundaryType", "").lower() == "upper"
-        with self.engine.read_lock:
-            offset = self.engine.reader.offset_by_time(
+        with self.engine.slow_reading() as reader:
+            offset = reader.offset_by_time(
                 topic, queue_id, timestamp, BoundaryType.UPPER if upper else BoundaryType.LOWER
             )
         return RemotingCommand(SUCCESS, {"offset": str(offset)})
@@ -113,8 +113,8 @@ class ConsumerOffsetProcessor:
         low, high = self.range_of(topic, queue_id)
         timestamp = -1
         if low < high:
-            with self.engine.read_lock:
-                timestamp = self.engine.reader.queue(topic, queue_id).store_timestamp(low)
+            with self.engine.slow_reading() as reader:
+                timestamp = reader.queue(topic, queue_id).store_timestamp(low)
         return RemotingCommand(SUCCESS, {"timestamp": str(timestamp)})
 
     def all_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -130,8 +130,8 @@ class ConsumerOffsetProcessor:
         """
         offset = whole(request.ext_fields, "offset", is_long=True)
         try:
-            with self.engine.read_lock:
-                store = self.engine.reader.store
+            with self.engine.slow_reading() as reader:
+                store = reader.store
                 record = store.record_at(offset) if offset >= 0 else None
                 data = b"" if record is None else store.read_log(offset, record.record_size)
         except (DamagedStore, OffsetOutOfRange):
@@ -151,8 +151,7 @@ class ConsumerOffsetProcessor:
         if truth(fields, "_UNIQUE_KEY_QUERY"):
             count_max = self.engine.settings.default_query_max_num
         count_max = max(0, min(count_max, self.engine.settings.max_msgs_num_batch))
-        with self.engine.read_lock:
-            reader = self.engine.reader
+        with self.engine.slow_reading() as reader:
             found = reader.index.query_message(topic, key, count_max, max(begin, 0), end)
             data: list[bytes] = []
             size = 0

@@ -44,8 +44,8 @@ class SendBackProcessor:
             times_max = optional_whole(fields, "maxReconsumeTimes", 0)
         self.engine.services.groups.require(group)
         try:
-            with self.engine.read_lock:
-                record = self.engine.reader.store.record_at(offset) if offset >= 0 else None
+            with self.engine.slow_reading() as reader:
+                record = reader.store.record_at(offset) if offset >= 0 else None
         except (DamagedStore, OffsetOutOfRange):
             record = None
         if record is None:
