@@ -45,6 +45,8 @@ HELD_OF_ALL_MAX = 200_000
 # Maximum number of disk reads that wait for a thread.
 COLD_MAX = 10_000
 RECORDS_MAX = 32
+# The fields that a pull needs for its answer, and hooks for what they are told.
+KEPT_FIELDS = ("consumerGroup", "topic", "queueId", "queueOffset", "sysFlag", "commitOffset")
 
 Answer: TypeAlias = PullResult | ReputError | OSError
 
@@ -77,6 +79,7 @@ class PullMessageProcessor:
             if self.cold_count >= COLD_MAX:
                 raise busy(f"too many pulls wait for the disk: cold_max={COLD_MAX}")
             self.cold_count += 1
+            lighten(request)
             self.loop.run_in_executor(None, self.pull_cold, request, connection, pull).add_done_callback(self.was_cold)
             return None
         if not holds:
@@ -85,6 +88,7 @@ class PullMessageProcessor:
         assert isinstance(held, dict)
         if len(held) >= HELD_MAX or self.held_count >= HELD_OF_ALL_MAX:
             raise busy(f"too many pulls are held: held_max={HELD_MAX} held_of_all_max={HELD_OF_ALL_MAX}")
+        lighten(request)
         done = partial(self.done, request, connection)
         result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
         if isinstance(result, HeldPull):
@@ -236,6 +240,13 @@ class PullMessageProcessor:
             self.held_count -= len(held)
             for pull in held.values():
                 self.hold_service.take_out(pull, expired=False)
+
+
+def lighten(request: RemotingCommand) -> None:
+    """Drop what a pull does not need while it waits: many wait at once, and clients choose their sizes."""
+    fields = request.ext_fields
+    request.ext_fields = {name: fields[name] for name in KEPT_FIELDS if name in fields}
+    request.body = b""
 
 
 def busy(text: str) -> RequestRefused:
