@@ -37,6 +37,9 @@ __all__ = ["AdminClientsProcessor"]
 SUCCESS = ResponseCode.SUCCESS
 # RocketMQ's value; mqadmin waits 15 s.
 CLIENT_TIMEOUT_S = 10.0
+# Requests that wait for a client's answer, and their bytes.
+RELAYED_MAX = 1000
+RELAYED_SIZE_MAX = 64 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class AdminClientsProcessor:
         self.broker_name = engine.settings.broker_name
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.relayed_size = 0
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request code."""
@@ -182,8 +186,16 @@ class AdminClientsProcessor:
 
         Raises:
             RequestRefused: CONSUME_MSG_TIMEOUT; the client does not answer in time. SYSTEM_ERROR; it has disconnected.
+                SYSTEM_BUSY; the requests that wait for answers take too much memory.
         """
-        answer = await self.asked(channel, RemotingCommand(request.code, fields, body))
+        size = len(body) + sum(map(len, fields.values()))
+        if self.relayed_size and self.relayed_size + size > RELAYED_SIZE_MAX:
+            raise busy(f"relayed_size={self.relayed_size} relayed_size_max={RELAYED_SIZE_MAX}")
+        self.relayed_size += size
+        try:
+            answer = await self.asked(channel, RemotingCommand(request.code, fields, body))
+        finally:
+            self.relayed_size -= size
         return RemotingCommand(answer.code, answer.ext_fields, answer.body_bytes, answer.remark)
 
     async def asked(self, channel: ClientChannel, command: RemotingCommand) -> RemotingCommand:
@@ -205,7 +217,16 @@ class AdminClientsProcessor:
     def begin(
         self, request: RemotingCommand, connection: Connection, work: Coroutine[Any, Any, RemotingCommand]
     ) -> None:
-        """Start *work*, and answer the request with its result."""
+        """Start *work*, and answer the request with its result.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; too many requests wait for answers.
+        """
+        if len(self.tasks) >= RELAYED_MAX:
+            work.close()
+            raise busy(f"relayed_max={RELAYED_MAX}")
+        # The work has what it needs of it.
+        request.body = b""
         task = self.loop.create_task(self.answered(request, connection, work))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -296,6 +317,11 @@ class AdminClientsProcessor:
             elif answer.code == SUCCESS and answer.body_bytes:
                 table[channel.client_id] = await self.loop.run_in_executor(None, status_of, answer.body_bytes)
         return json_response({"consumerTable": table, "messageQueueTable": {}})
+
+
+def busy(text: str) -> RequestRefused:
+    """Return the refusal of a request that waits for no client."""
+    return RequestRefused(ResponseCode.SYSTEM_BUSY, f"too many requests wait for answers of clients: {text}")
 
 
 def status_of(body: bytes) -> msgspec.Raw:
