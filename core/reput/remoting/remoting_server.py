@@ -99,7 +99,8 @@ class RemotingServer:
         Args:
             guard: may refuse each request; None: no request is refused before its processor.
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
-            connections_max: further ones are closed as soon as they are accepted.
+            connections_max: further ones are closed as soon as they are accepted. Those that have sent nothing yet, or
+                are in their TLS handshake, count as well.
             admit: returns why a new connection is closed, None to keep it.
             frame_taker: takes requests before they are decoded, without guard and processors.
         """
@@ -129,7 +130,17 @@ class RemotingServer:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         tls = None if listener.family == socket.AF_UNIX else self.tls
-        self.listeners.append(Listener(listener, tls, self.new_connection, IDLE_MAX_S))
+        self.listeners.append(Listener(listener, tls, self.new_connection, self.admits_more))
+
+    def admits_more(self) -> bool:
+        """Return whether one more connection is served: those that are not made yet take descriptors as well."""
+        count = len(self.connections) + sum(listener.pending_count for listener in self.listeners)
+        if count < self.connections_max:
+            return True
+        if not self.is_full:
+            self.is_full = True
+            logger.warning("further connections are closed: connections_max=%d", self.connections_max)
+        return False
 
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
@@ -137,8 +148,10 @@ class RemotingServer:
         return Connection(handle, self.connected, self.disconnected, self.limits, self.turn, self.frame_taker)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection. Close it if there are too many, or if another user made it through a Unix socket."""
+        """Register a connection. Close it if it is not admitted, or if another user made it through a Unix socket."""
         assert connection.transport is not None
+        for listener in self.listeners:
+            listener.made(connection)
         uid = peer_uid(connection.transport)
         if uid is not None and not is_trusted(uid):
             connection.refuse(f"the peer belongs to another user: uid={uid}")
@@ -147,12 +160,6 @@ class RemotingServer:
         reason = None if self.admit is None else self.admit(connection)
         if reason is not None:
             connection.refuse(reason)
-            return
-        if len(self.connections) > self.connections_max:
-            if not self.is_full:
-                self.is_full = True
-                logger.warning("further connections are closed: connections_max=%d", self.connections_max)
-            connection.abort()
 
     def disconnected(self, connection: Connection) -> None:
         """Unregister a connection."""
