@@ -45,13 +45,20 @@ from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer
-from reput.namesrv.route_info_manager import RegisteredTopic, RegisteredVersion, Registration, RouteInfoManager
+from reput.namesrv.route_info_manager import (
+    LEGAL_NAME,
+    RegisteredTopic,
+    RegisteredVersion,
+    Registration,
+    RouteInfoManager,
+)
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.remoting.turn import Turn
 from reput.replication.ha_connection import Protection
 from reput.replication.ha_server import HaServer
+from reput.settings import Settings
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Broker"]
@@ -88,8 +95,9 @@ class Broker:
             ha_allows_unsigned: with accounts, also followers without one may copy the log.
 
         Raises:
-            ConfigError: the certificate, the file of accounts or a hook cannot be used.
+            ConfigError: the certificate, the file of accounts, a hook or a name cannot be used.
         """
+        check_names(engine.settings)
         self.engine = engine
         self.settings = engine.settings
         self.address = address
@@ -297,6 +305,20 @@ class Broker:
         if self.name_server is not None:
             self.name_server.close()
         await self.server.close()
+
+
+def check_names(settings: Settings) -> None:
+    """Refuse names under which a broker cannot register.
+
+    Raises:
+        ConfigError: the text names the setting.
+    """
+    for name in ("broker_name", "broker_cluster_name"):
+        value = getattr(settings, name)
+        if not LEGAL_NAME.fullmatch(value):
+            raise ConfigError(
+                f"a broker's name has 1 to 255 letters, digits and %|_.-: {name}={value[:300]!r}", "Set another name."
+            )
 
 
 def registered_topic(config: TopicConfig) -> RegisteredTopic:
