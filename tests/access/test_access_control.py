@@ -453,6 +453,7 @@ def test_a_message_is_consumed_directly_with_sub_alone(tmp_path):
     with serving(tmp_path, accounts) as broker, broker.client() as client, broker.client() as member:
         assert beat(member, ADMIN, {"g": ["audit"]}) == 0
         sent = client.ask(Code.SEND_MESSAGE_V2, java_signed(send_fields("audit"), b"body", *ADMIN), b"body")
+        broker.wait_until_readable()
         fields = {"consumerGroup": "g", "clientId": "me", "msgId": sent.ext_fields["msgId"]}
         answer = client.ask(
             Code.CONSUME_MESSAGE_DIRECTLY, java_signed(fields, b"", listed["accessKey"], listed["secretKey"])

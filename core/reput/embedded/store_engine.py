@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from reput.consume.registry.topics import is_system_topic
 from reput.embedded.log_growth import LogGrowth
 from reput.embedded.open_stores import close_with_program, open_stores
 from reput.embedded.reading_engine import ReadingEngine
+from reput.embedded.slow_reader import SlowReader
 from reput.embedded.store_status import with_statistics
 from reput.embedded.topic_deletion import GoneDirectory, forget_topic_config
 from reput.embedded.views import CONSUME_QUEUE, Mode, StoreViews
@@ -86,8 +87,7 @@ class StoreEngine(ReadingEngine):
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
-        self.slow_lock = threading.Lock()
-        self.slow_reader: MessageReader | None = None
+        self.slow_reader = SlowReader(self.new_reader, self.require_open)
         self.growth = LogGrowth(self.attach_publisher)
         self.found_damages = FoundDamages(directory)
         # Per thread: the `GroupedPuts` of its event loop.
@@ -227,25 +227,6 @@ class StoreEngine(ReadingEngine):
         )
         return MessageReader(store)
 
-    @contextlib.contextmanager
-    def slow_reading(self) -> Iterator[MessageReader]:
-        """Give a reader for reads that may take long, one at a time. Reads with `reader` do not wait for them.
-
-        Raises:
-            StoreClosed: the store is closed.
-        """
-        with self.slow_lock:
-            self.require_open()
-            if self.slow_reader is None:
-                self.slow_reader = self.new_reader()
-            yield self.slow_reader
-
-    def close_slow_reader(self) -> None:
-        """Close the reader of `slow_reading`, once the read that uses it has ended."""
-        with self.slow_lock:
-            if self.slow_reader is not None:
-                self.slow_reader.close()
-
     def readable_up_to(self, view: str) -> int:
         """Return the progress of a view; 0 if no dispatcher builds it."""
         return self.views.readable_up_to(view)
@@ -333,7 +314,7 @@ class StoreEngine(ReadingEngine):
         """Close removed segments: the disk reclaims their space only when no descriptor is open."""
         commit_log = str(self.directory / "commitlog")
         of_schedule = None if self.schedule is None else self.schedule.reader
-        for reader in (self.reader, of_schedule, self.transaction_reader, self.slow_reader):
+        for reader in (self.reader, of_schedule, self.transaction_reader, self.slow_reader.reader):
             if reader is not None:
                 reader.store.files.forget(commit_log)
 
@@ -380,9 +361,7 @@ class StoreEngine(ReadingEngine):
                 with self.read_lock:
                     # The dispatcher publishes a moment later that files have gone.
                     self.reader.store.forget()
-                with self.slow_lock:
-                    if self.slow_reader is not None:
-                        self.slow_reader.store.forget()
+                self.slow_reader.forget()
         finally:
             gone.close()
         if self.consuming is not None:
@@ -579,7 +558,7 @@ class StoreEngine(ReadingEngine):
             settle,
             *(() if schedule is None else (schedule.close,)),
             self.reader.close,
-            self.close_slow_reader,
+            self.slow_reader.close,
             lambda: self.writer.close(views_complete=complete),
             views.close_ring,
         )

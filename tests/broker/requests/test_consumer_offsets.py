@@ -58,7 +58,7 @@ def test_no_pull_waits_for_a_query(broker, client):
     client.send_message("T", properties={"KEYS": "k"})
     broker.wait_until_readable()
     begun, ends = threading.Event(), threading.Event()
-    with broker.engine.slow_reading() as reader:
+    with broker.engine.slow_reader.reading() as reader:
         query_message = reader.index.query_message
 
     def slow(*arguments):

@@ -172,7 +172,7 @@ class AdminClientsProcessor:
 
     def record_of_id(self, message_id: str) -> tuple[Record, bytes] | None:
         """Return the record whose place the message id names, and its bytes; None: there is none. Reads the log."""
-        with self.engine.slow_reading() as reader:
+        with self.engine.slow_reader.reading() as reader:
             store = reader.store
             record = store.record_of_id(message_id)
             if record is None:

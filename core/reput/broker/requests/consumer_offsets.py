@@ -100,7 +100,7 @@ class ConsumerOffsetProcessor:
         if not self.has_queue(topic, queue_id):
             return RemotingCommand(SUCCESS, {"offset": "0"})
         upper = request.ext_fields.get("boundaryType", "").lower() == "upper"
-        with self.engine.slow_reading() as reader:
+        with self.engine.slow_reader.reading() as reader:
             offset = reader.offset_by_time(
                 topic, queue_id, timestamp, BoundaryType.UPPER if upper else BoundaryType.LOWER
             )
@@ -113,7 +113,7 @@ class ConsumerOffsetProcessor:
         low, high = self.range_of(topic, queue_id)
         timestamp = -1
         if low < high:
-            with self.engine.slow_reading() as reader:
+            with self.engine.slow_reader.reading() as reader:
                 timestamp = reader.queue(topic, queue_id).store_timestamp(low)
         return RemotingCommand(SUCCESS, {"timestamp": str(timestamp)})
 
@@ -130,7 +130,7 @@ class ConsumerOffsetProcessor:
         """
         offset = whole(request.ext_fields, "offset", is_long=True)
         try:
-            with self.engine.slow_reading() as reader:
+            with self.engine.slow_reader.reading() as reader:
                 store = reader.store
                 record = store.record_at(offset) if offset >= 0 else None
                 data = b"" if record is None else store.read_log(offset, record.record_size)
@@ -151,7 +151,7 @@ class ConsumerOffsetProcessor:
         if truth(fields, "_UNIQUE_KEY_QUERY"):
             count_max = self.engine.settings.default_query_max_num
         count_max = max(0, min(count_max, self.engine.settings.max_msgs_num_batch))
-        with self.engine.slow_reading() as reader:
+        with self.engine.slow_reader.reading() as reader:
             found = reader.index.query_message(topic, key, count_max, max(begin, 0), end)
             data: list[bytes] = []
             size = 0

@@ -44,7 +44,7 @@ class SendBackProcessor:
             times_max = optional_whole(fields, "maxReconsumeTimes", 0)
         self.engine.services.groups.require(group)
         try:
-            with self.engine.slow_reading() as reader:
+            with self.engine.slow_reader.reading() as reader:
                 record = reader.store.record_at(offset) if offset >= 0 else None
         except (DamagedStore, OffsetOutOfRange):
             record = None
