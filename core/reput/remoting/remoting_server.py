@@ -41,6 +41,8 @@ THREADS = 4
 THREADS_OF_CONNECTION = 2
 WAITING_MAX = 1000
 WAITING_OF_CONNECTION_MAX = 250
+# Bytes of the bodies of requests that run in threads, or wait for one.
+QUEUED_SIZE_MAX = 256 << 20
 SETTLE_MAX_S = 5.0
 # The time in which pending output is sent at the end.
 CLOSE_MAX_S = 1.0
@@ -122,7 +124,7 @@ class RemotingServer:
         self.queues: dict[Connection, ThreadQueue] = {}
         # Requests that run in threads, and with those that wait for one.
         self.running: set[asyncio.Future[RemotingCommand | None]] = set()
-        self.queued_count = 0
+        self.queued_count = self.queued_size = 0
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
 
     async def listen(self, listener: socket.socket) -> None:
@@ -231,7 +233,8 @@ class RemotingServer:
         queue = self.queues.get(connection) or ThreadQueue()
         # Nobody is told that a one-way request was refused, such as the end of a transaction.
         is_greedy = len(queue.waiting) >= WAITING_OF_CONNECTION_MAX and not request.is_oneway
-        if is_greedy or self.queued_count >= WAITING_MAX:
+        size = len(request.body_bytes)
+        if is_greedy or self.queued_count >= WAITING_MAX or self.queued_size + size > QUEUED_SIZE_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
             )
@@ -240,18 +243,21 @@ class RemotingServer:
         self.queues[connection] = queue
         queue.waiting.append((processor, request))
         self.queued_count += 1
+        self.queued_size += size
         if queue.running < THREADS_OF_CONNECTION:
             self.start_next(connection, queue)
 
     def start_next(self, connection: Connection, queue: ThreadQueue) -> None:
         """Answer the next queued request of a connection in a thread."""
         processor, request = queue.waiting.popleft()
+        size = len(request.body_bytes)
         queue.running += 1
         future = self.loop.run_in_executor(self.executor, self.processed, processor, connection, request)
 
         def done(answered: asyncio.Future[RemotingCommand | None]) -> None:
             self.running.discard(answered)
             self.queued_count -= 1
+            self.queued_size -= size
             queue.running -= 1
             if not answered.cancelled():
                 self.finish(connection, request, answered.result())
