@@ -420,6 +420,51 @@ def test_refusals_fill_no_log(tmp_path, caplog):
     assert 1 <= len([record for record in caplog.records if "a request is refused" in record.message]) < 20
 
 
+def read_by_place(client, owner, account, topic, group="g", **properties):
+    """Send a message as *owner*; return the codes of viewing it, and of sending it back, as *account*."""
+    fields = java_signed(send_fields(topic, properties), b"body", *owner)
+    answer = client.ask(Code.SEND_MESSAGE_V2, fields, b"body")
+    assert answer.code == 0, answer.remark
+    place = {"offset": str(int(answer.ext_fields["msgId"][-16:], 16))}
+    back = {**place, "group": group, "delayLevel": "1"}
+    codes = (Code.VIEW_MESSAGE_BY_ID, place), (Code.CONSUMER_SEND_MSG_BACK, back)
+    return [ask(client, account, code, fields) for code, fields in codes]
+
+
+@pytest.mark.parametrize("properties", [{}, {"DELAY": "18"}])
+@pytest.mark.parametrize(
+    ("account", "topic", "is_allowed"),
+    [(ADMIN, "audit", True), (ORDERS, "orders", True), (ORDERS, "audit", False), (ORDERS, "%RETRY%secret", False)],
+)
+def test_a_record_s_place_is_no_way_around(tmp_path, account, topic, is_allowed, properties):
+    """A record is read, or copied for a group, only with SUB of its topic, or of that to which it will be delivered."""
+    with serving(tmp_path, ACCOUNTS) as broker, broker.client() as client:
+        assert beat(client, ADMIN, {"g": ["orders"], "secret": ["orders"]}) == 0
+        codes = read_by_place(client, ADMIN, account, topic, **properties)
+        assert codes == [0, 0] if is_allowed else [REFUSED, REFUSED]
+        record = broker.call(lambda: broker.engine.reader.store.record_at(0))
+        assert (broker.engine.appended > record.record_size) == is_allowed
+
+
+def test_a_message_is_consumed_directly_with_sub_alone(tmp_path):
+    """Also by an administrator whose topics are listed."""
+    listed = {"accessKey": "listed-key", "secretKey": "listed-secret", "admin": True, "topicPerms": ["orders=PUB|SUB"]}
+    accounts = {"accounts": [*ACCOUNTS["accounts"], {**listed, "defaultGroupPerm": "SUB"}]}
+    with serving(tmp_path, accounts) as broker, broker.client() as client, broker.client() as member:
+        assert beat(member, ADMIN, {"g": ["audit"]}) == 0
+        sent = client.ask(Code.SEND_MESSAGE_V2, java_signed(send_fields("audit"), b"body", *ADMIN), b"body")
+        broker.wait_until_readable()
+        fields = {"consumerGroup": "g", "clientId": "me", "msgId": sent.ext_fields["msgId"]}
+        answer = client.ask(
+            Code.CONSUME_MESSAGE_DIRECTLY, java_signed(fields, b"", listed["accessKey"], listed["secretKey"])
+        )
+        assert answer.code == REFUSED
+        assert "No permission for topic audit" in answer.remark
+        opaque = client.begin(Code.CONSUME_MESSAGE_DIRECTLY, java_signed(fields, b"", *ADMIN))
+        member.respond(member.request(Code.CONSUME_MESSAGE_DIRECTLY))
+        assert client.answer_to(opaque).code == 0
+
+
 # RocketMQ 5.
 
 AUTH = {
@@ -479,6 +524,17 @@ def test_rocketmq_5_checks_more_requests(auth_broker):
         assert ask(client, ROOT, Code.GET_BROKER_CONFIG) == 0
 
 
+def test_a_record_s_place_is_no_way_around_policies(auth_broker):
+    """A refusal has code 16; a super user reads everything."""
+    with auth_broker.client() as client:
+        assert beat(client, ROOT, {"g": ["orders"]}) == 0
+        refused = [ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION]
+        assert read_by_place(client, ROOT, USER, "orders") == [0, 0]
+        assert read_by_place(client, ROOT, USER, "other") == refused
+        assert read_by_place(client, ROOT, USER, "orders-secret") == refused
+        assert read_by_place(client, ROOT, ROOT, "orders-secret") == [0, 0]
+
+
 def test_without_policies_every_user_passes(tmp_path):
     """authentication_enabled alone checks passwords."""
     path = write(tmp_path / "auth.yml", AUTH)
@@ -487,6 +543,8 @@ def test_without_policies_every_user_passes(tmp_path):
         broker.client() as client,
     ):
         assert send(client, USER, "other") == 0
+        assert beat(client, USER, {"g": ["other"]}) == 0
+        assert read_by_place(client, ROOT, USER, "other") == [0, 0]
         assert send(client, ("orders", "wrong"), "other") == ResponseCode.NO_PERMISSION
 
 

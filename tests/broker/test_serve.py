@@ -267,6 +267,31 @@ def test_a_store_that_another_process_writes_is_refused(tmp_path):
     assert str(os.getpid()) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("brokerName=../x", "broker_name='../x'"),
+        ("brokerName=", "broker_name=''"),
+        ("brokerClusterName=a b", "broker_cluster_name='a b'"),
+    ],
+)
+def test_a_name_that_no_name_server_takes_is_refused_at_the_start(tmp_path, setting, told):
+    """With one sentence that names it."""
+    done = subprocess.run(
+        [REPUT, "serve", tmp_path / "store", "--listen", "127.0.0.1:0", "--name-server", "none", "--set", setting],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    name = {"brokerName": "broker_name", "brokerClusterName": "broker_cluster_name"}[setting.partition("=")[0]]
+    assert (
+        f"a broker's name has 1 to 255 letters, digits and %|_.-: {name}={setting.partition('=')[2]!r}" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_a_port_that_is_taken_is_named(tmp_path):
     """Before anything is opened."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -6,14 +6,15 @@ import asyncio
 import logging
 import socket
 import ssl
+from functools import partial
 
 import pytest
 from cryptography import x509
 
 from certificates import write_certificate
+from reput.broker.broker import Broker
 from reput.errors import ConfigError
 from reput.remoting import listener as listener_module
-from reput.remoting import remoting_server
 from reput.remoting.remoting_client import RemotingClient, Unreachable
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -174,7 +175,7 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path, cer
 def test_handshakes_that_fail_end_their_connections(tmp_path, certificate, monkeypatch, caplog):
     """Half a handshake, garbage, nothing at all: none of them stays, and nothing is left to the loop."""
     monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(remoting_server, "IDLE_MAX_S", 0.2)
+    monkeypatch.setattr(listener_module, "FIRST_BYTE_TIMEOUT_S", 0.2)
     with caplog.at_level(logging.WARNING), serving(tmp_path, certificate) as broker:
         clients = [broker.client() for _ in range(4)]
         clients[0].write(b"\x16\x03\x01\x02\x00\x01")
@@ -190,6 +191,26 @@ def test_handshakes_that_fail_end_their_connections(tmp_path, certificate, monke
         with encrypted(broker) as client:
             assert client.heartbeat("me").code == 0
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_connections_that_are_not_made_yet_count_in_the_limit(tmp_path, certificate, caplog):
+    """Those that send nothing, and those in their handshake, take descriptors as well."""
+    make = partial(Broker, connections_max=3)
+    with caplog.at_level(logging.WARNING), serving(tmp_path, certificate, make=make) as broker:
+        server = broker.broker.server
+        with encrypted(broker) as client, broker.client() as silent, broker.client() as half:
+            assert client.heartbeat("me").code == 0
+            half.write(b"\x16\x03\x01\x02\x00\x01")
+            broker.reaches(lambda: len(server.listeners[0].begun) == 1 and server.listeners[0].pending_count == 2)
+            for _ in range(2):
+                with broker.client() as late:
+                    assert late.is_ended()
+            assert client.heartbeat("me").code == 0
+            silent.close()
+            broker.reaches(lambda: server.listeners[0].pending_count == 1)
+            with broker.client() as other:
+                assert other.heartbeat("me").code == 0
+    assert caplog.text.count("further connections are closed") == 1
 
 
 def test_bytes_come_one_by_one(tmp_path, certificate):

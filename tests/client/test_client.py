@@ -105,7 +105,8 @@ def test_a_queue_id_names_the_queue(client):
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (Message("or ders", b""), "topic has an illegal character"),
+        (Message("or ders", b"x"), "topic has an illegal character"),
+        (Message("orders", b""), "the message has no body"),
         (Message("orders", b"x" * (4 << 20) + b"y"), "body is too long"),
         (Message("orders", "text"), "body is not bytes"),
         (Message("orders", b"x", properties={"a\x01": "b"}), "property name"),

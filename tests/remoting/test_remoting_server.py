@@ -88,6 +88,32 @@ def test_too_many_requests_for_the_threads_are_refused(monkeypatch):
     refused()
 
 
+def test_requests_for_the_threads_are_bounded_by_their_bytes(monkeypatch):
+    """A few with large bodies take as much memory as many without."""
+    monkeypatch.setattr(module, "QUEUED_SIZE_MAX", 1000)
+    go_on = threading.Event()
+
+    def slow(command, connection):
+        go_on.wait()
+        return RemotingCommand(0)
+
+    @in_loop
+    async def refused():
+        server, port = await begin_server({2: Processor(slow, in_thread=True)})
+        peer = await Peer.of(port)
+        peer.write(*(RemotingCommand(2, body=bytes(300), opaque=number) for number in range(4)))
+        busy = await peer.read()
+        assert (busy.opaque, busy.code) == (3, ResponseCode.SYSTEM_BUSY)
+        peer.write(RemotingCommand(2, opaque=4))
+        go_on.set()
+        assert sorted([(await peer.read()).opaque for _ in range(4)]) == [0, 1, 2, 4]
+        assert server.queued_size == 0
+        peer.write(RemotingCommand(2, body=bytes(300), opaque=5))
+        assert (await peer.read()).code == 0
+
+    refused()
+
+
 def test_a_connection_does_not_take_all_threads():
     """However much it asks for at once: another connection is answered meanwhile, and then all are."""
     go_on = threading.Event()

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 from reput.access.auth_file import Auth
 from reput.access.plain_acl import PlainAcl
-from reput.access.request_needs import NAME_SERVER_READS, NAME_SERVER_WRITES
+from reput.access.request_needs import NAME_SERVER_READS, NAME_SERVER_WRITES, Need, need_of_record
 from reput.errors import ConfigError, RequestRefused
 from reput.remoting.connection import Connection
 from reput.remoting.peer_credentials import peer_uid
 from reput.remoting.remoting_command import RemotingCommand
+from reput_hooks import Record
 
 __all__ = ["AccessControl", "Rules", "auth", "plain_acl"]
 
@@ -43,9 +44,12 @@ class Rules(Protocol):
     def check(self, request: RemotingCommand, host: str) -> None:
         """Refuse a request that its sender is not allowed to make."""
 
+    def check_need(self, request: RemotingCommand, host: str, need: Need) -> None:
+        """Refuse a request that has passed `check` if its sender lacks one more permission."""
+
 
 class AccessControl:
-    """Used in the thread of the broker's loop only."""
+    """Used in the thread of the broker's loop only, except for methods that any thread may call."""
 
     def __init__(self, path: Path, parse: Callable[[object, str], Rules]) -> None:
         """Read the file *path* with *parse*, and check every second whether the file has changed.
@@ -110,6 +114,22 @@ class AccessControl:
             return
         try:
             self.rules.check(request, host)
+        except RequestRefused as error:
+            self.log(connection, request, error)
+            raise
+
+    def check_record(self, connection: Connection, request: RemotingCommand, record: Record) -> None:
+        """Refuse a request that has passed `check` if its sender may not read *record*. Any thread may call.
+
+        Raises:
+            RequestRefused: the account may not read the record's topic.
+        """
+        host = connection.attachments[HOST]
+        assert isinstance(host, str)
+        if not host:
+            return
+        try:
+            self.rules.check_need(request, host, need_of_record(record))
         except RequestRefused as error:
             self.log(connection, request, error)
             raise

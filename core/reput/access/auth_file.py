@@ -142,10 +142,29 @@ class Auth:
         if request.code in ADMIN_CODES or request.code in NAME_SERVER_WRITES:
             raise refused(f"User:{username} has no permission to administrate: code={request.code}")
         for need in (*needs_of(request), *more_needs_of(request)):
-            rule = next((rule for rule in self.rules.get(username, ()) if rule.matches(need, host)), None)
-            if rule is None or rule.is_denied:
-                kind = "Group" if need.is_group else "Topic"
-                raise refused(f"User:{username} has no permission to access {kind}:{need.name:.255} from {host}.")
+            self.check_permission(username, host, need)
+
+    def check_need(self, request: RemotingCommand, host: str, need: Need) -> None:
+        """Refuse a request that has passed `check` if its sender lacks one more permission.
+
+        Raises:
+            RequestRefused: NO_PERMISSION.
+        """
+        username = request.ext_fields.get(ACCESS_KEY, "")
+        user = self.users.get(username)
+        if self.authorizes and (user is None or user.type != "Super"):
+            self.check_permission(username, host, need)
+
+    def check_permission(self, username: str, host: str, need: Need) -> None:
+        """Refuse a request whose user lacks a permission.
+
+        Raises:
+            RequestRefused: NO_PERMISSION.
+        """
+        rule = next((rule for rule in self.rules.get(username, ()) if rule.matches(need, host)), None)
+        if rule is None or rule.is_denied:
+            kind = "Group" if need.is_group else "Topic"
+            raise refused(f"User:{username} has no permission to access {kind}:{need.name:.255} from {host}.")
 
 
 def rules_of(policy: PolicyFields, path: str) -> list[Rule]:

@@ -138,12 +138,35 @@ class PlainAcl:
             raise refused(f"Check signature failed for accessKey={access_key}")
         if not account.is_admin and (request.code in ADMIN_CODES or request.code in NAME_SERVER_WRITES):
             raise refused(f"Need admin permission for request code={request.code}, but accessKey={access_key} is not")
-        if account.passes_all:
-            return
         for need in needs_of(request):
-            if not account.has(need) and need != (TRACE_TOPIC, PUB, False):
-                kind = "group" if need.is_group else "topic"
-                raise refused(f"No permission for {kind} {need.name:.255} with accessKey={access_key}")
+            check_permission(account, need)
+
+    def check_need(self, request: RemotingCommand, host: str, need: Need) -> None:
+        """Refuse a request that has passed `check` if its sender lacks one more permission.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR.
+        """
+        if self.is_white is not None and self.is_white(host):
+            return
+        access_key = request.ext_fields.get(ACCESS_KEY, "")
+        account = self.accounts.get(access_key)
+        if account is None:
+            # The file has changed since `check`.
+            raise refused(f"No acl config for {access_key:.100}")
+        if account.is_white is None or not account.is_white(host):
+            check_permission(account, need)
+
+
+def check_permission(account: Account, need: Need) -> None:
+    """Refuse a request whose account lacks a permission.
+
+    Raises:
+        RequestRefused: SYSTEM_ERROR.
+    """
+    if not account.passes_all and not account.has(need) and need != (TRACE_TOPIC, PUB, False):
+        kind = "group" if need.is_group else "topic"
+        raise refused(f"No permission for {kind} {need.name:.255} with accessKey={account.access_key}")
 
 
 def refused(text: str) -> RequestRefused:

@@ -8,6 +8,7 @@
     34                 SUB of each          SUB of each
     15                 SUB                  SUB
     35, 36, 38                              SUB
+    33, 36, 309        SUB, of the topic of the record that the request names by its place
 
 Other requests that change something or show the configuration need an administrator. The rest need only a signature.
 RocketMQ 4.9 asks for nothing but a signature for batches and replies, whatever their topic.
@@ -24,6 +25,7 @@ import msgspec
 
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode as Code
+from reput_hooks import Record
 
 __all__ = [
     "ADMIN_CODES",
@@ -33,12 +35,15 @@ __all__ = [
     "SUB",
     "Need",
     "more_needs_of",
+    "need_of_record",
     "needs_of",
 ]
 
 PUB, SUB = 4, 8
 RETRY_PREFIX = "%RETRY%"
 REPLY_SUFFIX = "_REPLY_TOPIC"
+# In these topics, messages wait for their delivery to another one.
+WAITING_TOPICS = frozenset(("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"))
 
 # RocketMQ's name server has no accounts: clients find their routes without one.
 NAME_SERVER_READS = frozenset(
@@ -201,6 +206,15 @@ def reading(topic: str) -> list[Need]:
     if topic.startswith(RETRY_PREFIX):
         return [Need(topic.removeprefix(RETRY_PREFIX), SUB, True)]
     return [Need(topic, SUB)]
+
+
+def need_of_record(record: Record) -> Need:
+    """Return the permission for reading one record."""
+    topic = record.topic
+    if topic in WAITING_TOPICS:
+        topic = record.properties.get("REAL_TOPIC", topic)
+    (need,) = reading(topic)
+    return need
 
 
 def of_heartbeat(request: RemotingCommand) -> list[Need]:

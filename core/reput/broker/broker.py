@@ -38,19 +38,27 @@ from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.broker.state.broker_statistics import BrokerStatistics
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.expressions import Expressions
 from reput.broker.state.quotas import parse_quotas
 from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
 from reput.namesrv.name_server import NameServer
-from reput.namesrv.route_info_manager import RegisteredTopic, RegisteredVersion, Registration, RouteInfoManager
+from reput.namesrv.route_info_manager import (
+    LEGAL_NAME,
+    RegisteredTopic,
+    RegisteredVersion,
+    Registration,
+    RouteInfoManager,
+)
 from reput.remoting.connection import Connection
 from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
 from reput.remoting.request_code import RequestCode
 from reput.remoting.turn import Turn
 from reput.replication.ha_connection import Protection
 from reput.replication.ha_server import HaServer
+from reput.settings import Settings
 from reput.store.config.topic_config_manager import TopicConfig
 
 __all__ = ["Broker"]
@@ -87,8 +95,9 @@ class Broker:
             ha_allows_unsigned: with accounts, also followers without one may copy the log.
 
         Raises:
-            ConfigError: the certificate, the file of accounts or a hook cannot be used.
+            ConfigError: the certificate, the file of accounts, a hook or a name cannot be used.
         """
+        check_names(engine.settings)
         self.engine = engine
         self.settings = engine.settings
         self.address = address
@@ -114,12 +123,11 @@ class Broker:
         self.replies = ReplyMessageProcessor(self.sends, self.puts, self.clients)
         self.statistics = BrokerStatistics(engine, self.loop.time)
         self.quotas = parse_quotas(self.settings.broker_quotas)
-        self.pulls = PullMessageProcessor(engine, self.statistics)
+        expressions = Expressions(self.loop.time)
+        self.pulls = PullMessageProcessor(engine, self.statistics, expressions)
         self.client_manage = ClientManageProcessor(
-            self.clients, services.groups, self.topics, self.locks, self.settings
+            self.clients, services.groups, self.topics, self.locks, self.settings, expressions
         )
-        self.offsets = ConsumerOffsetProcessor(engine)
-        self.send_backs = SendBackProcessor(engine)
         self.routes = RouteInfoManager(self.loop.time)
         self.name_server = NameServer(self.routes) if embeds_name_server else None
         self.registration = NameServerRegistration(
@@ -128,6 +136,8 @@ class Broker:
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
+        self.offsets = ConsumerOffsetProcessor(engine, self.access)
+        self.send_backs = SendBackProcessor(engine, self.access)
         if ha_server is not None:
             check = None if self.access is None else self.access.check_follower
             ha_server.protection = Protection(self.tls, check, ha_allows_unsigned)
@@ -196,7 +206,7 @@ class Broker:
         return {
             **AdminTopicsProcessor(engine, self.topics).processors(),
             **AdminQueuesProcessor(engine, self.statistics).processors(),
-            **AdminClientsProcessor(engine, self.clients).processors(),
+            **AdminClientsProcessor(engine, self.clients, self.access).processors(),
             **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
             **AdminReplicationProcessor(engine, self.ha_server, self.address, self.ha_address).processors(),
@@ -295,6 +305,20 @@ class Broker:
         if self.name_server is not None:
             self.name_server.close()
         await self.server.close()
+
+
+def check_names(settings: Settings) -> None:
+    """Refuse names under which a broker cannot register.
+
+    Raises:
+        ConfigError: the text names the setting.
+    """
+    for name in ("broker_name", "broker_cluster_name"):
+        value = getattr(settings, name)
+        if not LEGAL_NAME.fullmatch(value):
+            raise ConfigError(
+                f"a broker's name has 1 to 255 letters, digits and %|_.-: {name}={value[:300]!r}", "Set another name."
+            )
 
 
 def registered_topic(config: TopicConfig) -> RegisteredTopic:

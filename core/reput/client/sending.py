@@ -113,6 +113,9 @@ def prepare(message: Message, group: str, outcome: Outcome, born_host: bytes) ->
         if not isinstance(body, (bytes, bytearray, memoryview)):
             raise MessageIllegal(f"body is not bytes: type={type(body).__name__}")
         body = bytes(body)
+    if not body:
+        # A broker refuses it alone, and stores it in a batch.
+        raise MessageIllegal(f"the message has no body: topic={topic}")
     if len(body) > BODY_SIZE_MAX:
         raise MessageIllegal(f"body is too long: body_size={len(body)} max_message_size={BODY_SIZE_MAX}")
     if type(flag) is not int or not INT_MIN <= flag <= INT_MAX:

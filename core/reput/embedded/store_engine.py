@@ -23,6 +23,7 @@ from reput.consume.registry.topics import is_system_topic
 from reput.embedded.log_growth import LogGrowth
 from reput.embedded.open_stores import close_with_program, open_stores
 from reput.embedded.reading_engine import ReadingEngine
+from reput.embedded.slow_reader import SlowReader
 from reput.embedded.store_status import with_statistics
 from reput.embedded.topic_deletion import GoneDirectory, forget_topic_config
 from reput.embedded.views import CONSUME_QUEUE, Mode, StoreViews
@@ -86,6 +87,7 @@ class StoreEngine(ReadingEngine):
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
+        self.slow_reader = SlowReader(self.new_reader, self.require_open)
         self.growth = LogGrowth(self.attach_publisher)
         self.found_damages = FoundDamages(directory)
         # Per thread: the `GroupedPuts` of its event loop.
@@ -312,7 +314,7 @@ class StoreEngine(ReadingEngine):
         """Close removed segments: the disk reclaims their space only when no descriptor is open."""
         commit_log = str(self.directory / "commitlog")
         of_schedule = None if self.schedule is None else self.schedule.reader
-        for reader in (self.reader, of_schedule, self.transaction_reader):
+        for reader in (self.reader, of_schedule, self.transaction_reader, self.slow_reader.reader):
             if reader is not None:
                 reader.store.files.forget(commit_log)
 
@@ -360,6 +362,7 @@ class StoreEngine(ReadingEngine):
                 with self.read_lock:
                     # The dispatcher publishes a moment later that files have gone.
                     self.reader.store.forget()
+                self.slow_reader.forget()
         finally:
             gone.close()
         if self.consuming is not None:
@@ -563,6 +566,7 @@ class StoreEngine(ReadingEngine):
             settle,
             *(() if schedule is None else (schedule.close,)),
             self.reader.close,
+            self.slow_reader.close,
             lambda: self.writer.close(views_complete=complete),
             views.close_ring,
         )

@@ -21,7 +21,14 @@ from reput.namesrv.route_info import BrokerData, ClusterInfo, QueueData, TopicRo
 from reput.remoting.connection import Connection
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["BROKER_TIMEOUT_S", "RegisteredTopic", "RegisteredVersion", "Registration", "RouteInfoManager"]
+__all__ = [
+    "BROKER_TIMEOUT_S",
+    "LEGAL_NAME",
+    "RegisteredTopic",
+    "RegisteredVersion",
+    "Registration",
+    "RouteInfoManager",
+]
 
 BROKER_TIMEOUT_S = 120.0
 MASTER_ID = 0
@@ -30,6 +37,7 @@ PERM_WRITE = 2
 BROKERS_MAX = 1000
 ROWS_MAX = 1_000_000
 BROKER_ID_MAX = 2**63 - 1
+# Names of brokers and clusters.
 LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,255}")
 LEGAL_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%a-z]{2,60}\]|[a-zA-Z0-9_.-]{1,253}):([0-9]{1,5})", re.ASCII)
 

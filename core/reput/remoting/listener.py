@@ -22,6 +22,8 @@ from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
 
 __all__ = ["Listener"]
 
+# Seconds that a client has for its first byte on a port with TLS, and then for the handshake.
+FIRST_BYTE_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 10.0
 # Maximum number of connections that one turn of the loop accepts.
 ACCEPT_MAX = 128
@@ -39,29 +41,34 @@ class Listener:
         listener: socket.socket,
         tls: ServerTls | None,
         new_connection: Callable[[], Connection],
-        first_byte_timeout: float,
+        admits: Callable[[], bool],
     ) -> None:
         """Start accepting on the non-blocking *listener*.
 
         Args:
             tls: None: connections are not encrypted.
-            first_byte_timeout: with TLS, a connection that has sent nothing for so many seconds is closed.
+            admits: returns whether one more connection is served; otherwise it is closed.
         """
         self.listener = listener
         self.tls = tls
         self.new_connection = new_connection
-        self.first_byte_timeout = first_byte_timeout
+        self.admits = admits
         self.loop = asyncio.get_running_loop()
-        # Connections that have sent nothing yet, and connections in their TLS handshake.
+        # Connections that have sent nothing yet, and connections that are being made, such as by a TLS handshake.
         self.silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.begun: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.pause: asyncio.TimerHandle | None = None
         self.loop.add_reader(listener, self.accept)
 
     @property
     def pending_count(self) -> int:
-        """How many accepted connections have not become a `Connection` yet."""
-        return len(self.silent) + len(self.tasks)
+        """How many accepted connections are not made yet."""
+        return len(self.silent) + len(self.begun)
+
+    def made(self, connection: Connection) -> None:
+        """Count a connection no more, because it is made; it may be another listener's."""
+        self.begun.discard(connection)
 
     def accept(self) -> None:
         """Accept the waiting connections."""
@@ -75,11 +82,14 @@ class Listener:
                 self.loop.remove_reader(self.listener)
                 self.pause = self.loop.call_later(SHORTAGE_PAUSE_S, self.resume)
                 return
+            if not self.admits():
+                accepted.close()
+                continue
             accepted.setblocking(False)
             if self.tls is None:
                 self.make(accepted, None)
                 continue
-            self.silent[accepted] = self.loop.call_later(self.first_byte_timeout, self.drop, accepted)
+            self.silent[accepted] = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, self.drop, accepted)
             self.loop.add_reader(accepted, self.peek, accepted, self.tls)
 
     def resume(self) -> None:
@@ -108,16 +118,18 @@ class Listener:
 
     def make(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Make the connection of an accepted socket."""
-        task = self.loop.create_task(self.begin(accepted, context))
+        connection = self.new_connection()
+        self.begun.add(connection)
+        task = self.loop.create_task(self.begin(connection, accepted, context))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def begin(self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Return once the connection is made; it is encrypted if *context* is not None."""
         peer = peer_of(accepted)
         try:
             await self.loop.connect_accepted_socket(
-                self.new_connection,
+                lambda: connection,
                 accepted,
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
@@ -125,6 +137,8 @@ class Listener:
         except (OSError, TimeoutError) as error:
             logger.info("a connection ended in its handshake: peer=%s reason=%s", peer, error)
             accepted.close()
+        finally:
+            self.begun.discard(connection)
 
     def drop(self, accepted: socket.socket) -> None:
         """End a connection that has sent nothing."""

@@ -41,6 +41,8 @@ THREADS = 4
 THREADS_OF_CONNECTION = 2
 WAITING_MAX = 1000
 WAITING_OF_CONNECTION_MAX = 250
+# Bytes of the bodies of requests that run in threads, or wait for one.
+QUEUED_SIZE_MAX = 256 << 20
 SETTLE_MAX_S = 5.0
 # The time in which pending output is sent at the end.
 CLOSE_MAX_S = 1.0
@@ -99,7 +101,8 @@ class RemotingServer:
         Args:
             guard: may refuse each request; None: no request is refused before its processor.
             tls: the certificate of the ports; None: connections are not encrypted. Unix sockets never are.
-            connections_max: further ones are closed as soon as they are accepted.
+            connections_max: further ones are closed as soon as they are accepted. Those that have sent nothing yet, or
+                are in their TLS handshake, count as well.
             admit: returns why a new connection is closed, None to keep it.
             frame_taker: takes requests before they are decoded, without guard and processors.
         """
@@ -121,7 +124,7 @@ class RemotingServer:
         self.queues: dict[Connection, ThreadQueue] = {}
         # Requests that run in threads, and with those that wait for one.
         self.running: set[asyncio.Future[RemotingCommand | None]] = set()
-        self.queued_count = 0
+        self.queued_count = self.queued_size = 0
         self.timer = self.loop.call_later(IDLE_LOOK_S, self.close_idle)
 
     async def listen(self, listener: socket.socket) -> None:
@@ -129,7 +132,17 @@ class RemotingServer:
         listener.setblocking(False)
         listener.listen(BACKLOG)
         tls = None if listener.family == socket.AF_UNIX else self.tls
-        self.listeners.append(Listener(listener, tls, self.new_connection, IDLE_MAX_S))
+        self.listeners.append(Listener(listener, tls, self.new_connection, self.admits_more))
+
+    def admits_more(self) -> bool:
+        """Return whether one more connection is served: those that are not made yet take descriptors as well."""
+        count = len(self.connections) + sum(listener.pending_count for listener in self.listeners)
+        if count < self.connections_max:
+            return True
+        if not self.is_full:
+            self.is_full = True
+            logger.warning("further connections are closed: connections_max=%d", self.connections_max)
+        return False
 
     def new_connection(self) -> Connection:
         """Return the protocol for an accepted connection."""
@@ -137,8 +150,10 @@ class RemotingServer:
         return Connection(handle, self.connected, self.disconnected, self.limits, self.turn, self.frame_taker)
 
     def connected(self, connection: Connection) -> None:
-        """Register a connection. Close it if there are too many, or if another user made it through a Unix socket."""
+        """Register a connection. Close it if it is not admitted, or if another user made it through a Unix socket."""
         assert connection.transport is not None
+        for listener in self.listeners:
+            listener.made(connection)
         uid = peer_uid(connection.transport)
         if uid is not None and not is_trusted(uid):
             connection.refuse(f"the peer belongs to another user: uid={uid}")
@@ -147,12 +162,6 @@ class RemotingServer:
         reason = None if self.admit is None else self.admit(connection)
         if reason is not None:
             connection.refuse(reason)
-            return
-        if len(self.connections) > self.connections_max:
-            if not self.is_full:
-                self.is_full = True
-                logger.warning("further connections are closed: connections_max=%d", self.connections_max)
-            connection.abort()
 
     def disconnected(self, connection: Connection) -> None:
         """Unregister a connection."""
@@ -224,7 +233,8 @@ class RemotingServer:
         queue = self.queues.get(connection) or ThreadQueue()
         # Nobody is told that a one-way request was refused, such as the end of a transaction.
         is_greedy = len(queue.waiting) >= WAITING_OF_CONNECTION_MAX and not request.is_oneway
-        if is_greedy or self.queued_count >= WAITING_MAX:
+        size = len(request.body_bytes)
+        if is_greedy or self.queued_count >= WAITING_MAX or self.queued_size + size > QUEUED_SIZE_MAX:
             response = RemotingCommand(
                 ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD]system busy, start flow control for a while"
             )
@@ -233,18 +243,21 @@ class RemotingServer:
         self.queues[connection] = queue
         queue.waiting.append((processor, request))
         self.queued_count += 1
+        self.queued_size += size
         if queue.running < THREADS_OF_CONNECTION:
             self.start_next(connection, queue)
 
     def start_next(self, connection: Connection, queue: ThreadQueue) -> None:
         """Answer the next queued request of a connection in a thread."""
         processor, request = queue.waiting.popleft()
+        size = len(request.body_bytes)
         queue.running += 1
         future = self.loop.run_in_executor(self.executor, self.processed, processor, connection, request)
 
         def done(answered: asyncio.Future[RemotingCommand | None]) -> None:
             self.running.discard(answered)
             self.queued_count -= 1
+            self.queued_size -= size
             queue.running -= 1
             if not answered.cancelled():
                 self.finish(connection, request, answered.result())

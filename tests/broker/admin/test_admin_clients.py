@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from delivering import wait_until
+from reput.broker.admin import admin_clients
 from reput.broker.admin.admin_bodies import parse_body
 from reput.broker.admin.admin_clients import AdminClientsProcessor
 from reput.broker.broker import Broker
@@ -167,6 +168,35 @@ def test_a_client_that_goes_before_it_answers(client, member):
     member.request(RequestCode.GET_CONSUMER_RUNNING_INFO)
     member.close()
     assert client.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_requests_for_clients_that_do_not_answer_are_bounded(broker, client, member):
+    """By their bytes and by their number; when one is answered, the next one passes."""
+    fields = {"consumerGroup": "g", "clientId": "c"}
+    body = bytes((8 << 20) - 100)
+    for _ in range(8):
+        client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields, body)
+    asked = [member.request(RequestCode.GET_CONSUMER_RUNNING_INFO) for _ in range(8)]
+    refused = client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields, body)
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert "relayed_size_max" in (refused.remark or "")
+    respond(member, asked[0], RemotingCommand(SUCCESS))
+    assert client.read().code == SUCCESS
+    opaque = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields, body)
+    respond(member, member.request(RequestCode.GET_CONSUMER_RUNNING_INFO), RemotingCommand(SUCCESS, remark="last"))
+    assert client.answer_to(opaque).remark == "last"
+
+
+def test_the_number_of_requests_for_clients_is_bounded(broker, client, member, monkeypatch):
+    """The fields of each take memory as well."""
+    monkeypatch.setattr(admin_clients, "RELAYED_MAX", 2)
+    fields = {"consumerGroup": "g", "clientId": "c"}
+    first = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    asked = [member.request(RequestCode.GET_CONSUMER_RUNNING_INFO) for _ in range(2)]
+    assert client.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, fields).code == ResponseCode.SYSTEM_BUSY
+    respond(member, asked[0], RemotingCommand(SUCCESS))
+    assert client.answer_to(first).code == SUCCESS
 
 
 def test_a_message_is_consumed_again_by_a_client(client, member):

@@ -131,6 +131,8 @@ def test_names_that_are_no_topics_are_refused(broker, client, topic):
     [
         {"readQueueNums": "0"},
         {"writeQueueNums": "-1"},
+        {"readQueueNums": "10001"},
+        {"writeQueueNums": "2147483647"},
         {"perm": "8"},
         {"topicFilterType": "NONE"},
         {"attributes": "+queue.type=BatchCQ"},
@@ -242,6 +244,13 @@ def test_names_that_are_no_groups_are_refused(broker, client, name):
     """Groups become names of topics, and those become folders."""
     before = groups_of(client)
     assert create_group(client, groupName=name) == ResponseCode.INVALID_PARAMETER
+    assert groups_of(client) == before
+
+
+def test_a_group_s_retry_topic_has_no_more_queues_than_another(broker, client):
+    """The broker creates it by the group's number."""
+    before = groups_of(client)
+    assert create_group(client, retryQueueNums=10_001) == ResponseCode.INVALID_PARAMETER
     assert groups_of(client) == before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from reput.remoting.request_code import RequestCode as Code
@@ -49,3 +51,30 @@ def test_a_new_group_begins_at_zero_where_the_first_message_is_in_memory(broker,
     broker.wait_until_readable()
     assert first_offset(client, 0) == (ResponseCode.SUCCESS, "0")
     assert first_offset(client, 1) == (ResponseCode.QUERY_NOT_FOUND, None)
+
+
+def test_no_pull_waits_for_a_query(broker, client):
+    """A key may have millions of entries; the loop, which serves all clients, reads beside the query."""
+    client.send_message("T", properties={"KEYS": "k"})
+    broker.wait_until_readable()
+    begun, ends = threading.Event(), threading.Event()
+    with broker.engine.slow_reader.reading() as reader:
+        query_message = reader.index.query_message
+
+    def slow(*arguments):
+        begun.set()
+        assert ends.wait(60)
+        return query_message(*arguments)
+
+    reader.index.query_message = slow
+    fields = {"topic": "T", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    try:
+        with broker.client() as other:
+            opaque = other.begin(Code.QUERY_MESSAGE, fields)
+            assert begun.wait(60)
+            assert client.pull("g", "T").code == ResponseCode.SUCCESS
+            assert client.ask(Code.GET_MIN_OFFSET, {"topic": "T", "queueId": "0"}).code == ResponseCode.SUCCESS
+            ends.set()
+            assert other.answer_to(opaque).code == ResponseCode.SUCCESS
+    finally:
+        ends.set()

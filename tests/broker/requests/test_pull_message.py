@@ -117,6 +117,29 @@ def test_a_held_pull_is_answered_by_the_next_message(broker, filled):
     assert [record.body for record in records_of(answer.body)] == [b"new"]
 
 
+@pytest.mark.parametrize("ends", ["message", "disconnection"])
+def test_a_held_pull_keeps_no_more_of_its_request_than_its_answer_needs(broker, ends):
+    """Clients may send bodies and fields of any size with it."""
+    with broker.client() as client, broker.client() as other:
+        other.send_message("T")
+        options = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 60_000, "more": "x" * 100_000}
+        header = {"consumerGroup": "g", "topic": "T", "queueId": 1, "queueOffset": 0, "maxMsgNums": 32}
+        fields = {**header, "commitOffset": 0, "subscription": "*", "subVersion": 0, **options}
+        opaque = client.begin(Code.PULL_MESSAGE, {name: str(value) for name, value in fields.items()}, bytes(1 << 20))
+        hold_service = broker.engine.services.hold_service
+        broker.reaches(lambda: hold_service.held_count == 1)
+        held = hold_service.deadlines[0][2]
+        request = held.done.args[0]
+        assert (request.body, "more" in request.ext_fields) == (b"", False)
+        if ends == "message":
+            other.send_message("T", queue_id=1)
+            assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+        else:
+            client.close()
+            broker.reaches(lambda: hold_service.held_count == 0)
+        assert held.done is None
+
+
 def test_a_held_pull_is_answered_when_its_time_is_over(filled):
     """With the same code that it would have had at once."""
     answer = filled.pull("g", "T", 5, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=50)

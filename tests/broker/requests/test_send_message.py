@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from reput.broker.requests import sent_message
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
 from reput.store.record.record import decode_record
@@ -140,6 +141,48 @@ def test_a_batch_that_is_none_is_refused(broker, client, body):
     answer = client.send_message("T", body, code=Code.SEND_BATCH_MESSAGE, fields={"batch": "true"})
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert broker.engine.appended == 0
+
+
+@pytest.mark.parametrize("parts", [1, 2, 30])
+def test_a_batch_beyond_the_limit_of_one_message_is_refused(tmp_path, parts):
+    """Code 13, as RocketMQ, although each message and each record keeps the limit. One byte less is stored."""
+    with served(tmp_path / "store", max_message_size=16 << 10) as broker, broker.client() as client:
+        client.send_message("T")
+        appended = broker.engine.appended
+        size = (16 << 10) - parts * len(batch(b""))
+        bodies = [bytes(size // parts)] * (parts - 1) + [bytes(size - size // parts * (parts - 1))]
+        fields = {"batch": "true"}
+        longer = batch(*bodies[:-1], bodies[-1] + b"x")
+        assert client.send_message("T", longer, code=Code.SEND_BATCH_MESSAGE, fields=fields).code == 13
+        assert broker.engine.appended == appended
+        assert client.send_message("T", batch(*bodies), code=Code.SEND_BATCH_MESSAGE, fields=fields).code == 0
+        assert len(stored(broker, "T")) == 1 + parts
+
+
+def test_a_batch_of_more_messages_than_an_answer_can_name_is_refused(broker, client, monkeypatch):
+    """Code 13. The answer has an id of each message."""
+    monkeypatch.setattr(sent_message, "BATCH_COUNT_MAX", 3)
+    body = batch(b"a", b"b", b"c", b"d").replace(b"UNIQ_KEY", b"__CRC32#")
+    answer = client.send_message("T", body, code=Code.SEND_BATCH_MESSAGE, fields={"batch": "true"})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.engine.appended == 0
+
+
+@pytest.mark.parametrize("properties", [{}, {"k": "v"}])
+@pytest.mark.parametrize("sys_flag", [0x80, 0xC0])
+def test_a_batch_for_one_record_is_refused(broker, client, sys_flag, properties):
+    """Code 13, as for a single message: the consume queue would leave out its records."""
+    fields = {"batch": "true", "sysFlag": str(sys_flag)}
+    answer = client.send_message("T", batch(b"a", b"b"), properties, code=Code.SEND_BATCH_MESSAGE, fields=fields)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.engine.appended == 0
+
+
+def test_an_empty_body_in_a_batch_is_stored(broker, client):
+    """RocketMQ refuses it only in a message of its own."""
+    answer = client.send_message("T", batch(b"", b"x"), code=Code.SEND_BATCH_MESSAGE, fields={"batch": "true"})
+    assert answer.code == ResponseCode.SUCCESS
+    assert [record.body for record in stored(broker, "T")] == [b"", b"x"]
 
 
 def test_a_batch_to_a_retry_topic_is_refused(client):

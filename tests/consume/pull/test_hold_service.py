@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 import tracemalloc
+import weakref
 from functools import partial
 from queue import SimpleQueue
 
@@ -416,3 +417,16 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
     again = Answer()
     result = hold_service.pull(request(), WAIT_S, again) or again.wait()
     assert result.records[0].body == b"a"
+
+
+def test_a_pull_that_is_given_up_keeps_nothing_of_its_client(hold_service):
+    """It stays in the heap of deadlines for a while, and a client may give up many."""
+    answer = Answer()
+    gone = weakref.ref(answer)
+    held = hold_service.pull_or_hold(request(), WAIT_S, answer)
+    assert hold_service.take_out(held, expired=False) is answer
+    assert hold_service.take_out(held, expired=False) is None
+    assert held in [entry[2] for entry in hold_service.deadlines]
+    del answer
+    gc.collect()
+    assert gone() is None

@@ -105,7 +105,7 @@ def test_no_message_is_lost_to_a_filter_that_comes_while_messages_come(store):
 
 def test_nobody_trusts_the_file_before(store):
     """A program that ends then leaves a filter without a birth time; the next one registers it again."""
-    store._engine.services.filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=1))
+    store._engine.services.filters.register("billing", [subscribe(TOPIC, parse("price > 1"), sub_version=1)])
     assert stored(store).table[TOPIC]["billing"].born_time == NOT_BORN
 
 
@@ -130,10 +130,10 @@ def test_a_filter_that_was_born_stays_so_through_a_new_start(directory):
 def test_another_expression_is_another_filter(store):
     """It must be acknowledged; an older subscription changes nothing."""
     filters = store._engine.services.filters
-    filters.register("billing", subscribe(TOPIC, parse("price > 1"), sub_version=5))
-    filters.register("billing", subscribe(TOPIC, parse("price > 2"), sub_version=4))
+    filters.register("billing", [subscribe(TOPIC, parse("price > 1"), sub_version=5)])
+    filters.register("billing", [subscribe(TOPIC, parse("price > 2"), sub_version=4)])
     assert filters.find("billing", TOPIC).expression == "price > 1"
-    filters.register("billing", subscribe(TOPIC, parse("price > 2"), sub_version=6))
+    filters.register("billing", [subscribe(TOPIC, parse("price > 2"), sub_version=6)])
     assert filters.find("billing", TOPIC).expression == "price > 2"
     assert filters.consumer_filter("billing", TOPIC).sql_filter.expression == "price > 2"
 
@@ -147,3 +147,17 @@ def test_a_filter_dies_with_its_last_consumer(directory):
                 pass
             assert not store._engine.services.filters.find("billing", TOPIC).is_dead
         assert store._engine.services.filters.find("billing", TOPIC).is_dead
+
+
+def test_the_filters_of_one_heartbeat_are_written_once(store, monkeypatch):
+    """The file has all expressions of all groups; a client may name hundreds of topics at once."""
+    services = store._engine.services
+    written = []
+    persist = services.filters.manager.persist
+    monkeypatch.setattr(services.filters.manager, "persist", lambda: (written.append(1), persist()))
+    wanted = [subscribe(f"{TOPIC}{number}", parse("price > 1"), sub_version=1) for number in range(20)]
+    services.consumer_manager.register("billing", "one", wanted)
+    assert len(written) == 1
+    assert all(services.filters.find("billing", subscription.topic) for subscription in wanted)
+    services.consumer_manager.register("billing", "one", wanted)
+    assert len(written) == 1

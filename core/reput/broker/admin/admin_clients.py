@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from reput.access.access_control import AccessControl
 from reput.broker.admin.admin_bodies import json_response, object_keyed, parse_body, queue_table
 from reput.broker.admin.admin_queues import subscription_data
 from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
@@ -29,12 +30,16 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.remoting_server import Processor, refusal
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from reput_hooks import Record
 
 __all__ = ["AdminClientsProcessor"]
 
 SUCCESS = ResponseCode.SUCCESS
 # RocketMQ's value; mqadmin waits 15 s.
 CLIENT_TIMEOUT_S = 10.0
+# Requests that wait for a client's answer, and their bytes.
+RELAYED_MAX = 1000
+RELAYED_SIZE_MAX = 64 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -42,15 +47,28 @@ logger = logging.getLogger(__name__)
 class AdminClientsProcessor:
     """Used in the thread of the broker's loop, except for methods that say they run in threads."""
 
-    def __init__(self, engine: StoreEngine, clients: ConnectedClients, timeout: float = CLIENT_TIMEOUT_S) -> None:
-        """*timeout*: seconds to wait for a client's answer."""
+    def __init__(
+        self,
+        engine: StoreEngine,
+        clients: ConnectedClients,
+        access: AccessControl | None = None,
+        timeout: float = CLIENT_TIMEOUT_S,
+    ) -> None:
+        """Relay to *clients*.
+
+        Args:
+            access: decides which records a client may have consumed; None: all.
+            timeout: seconds to wait for a client's answer.
+        """
         self.engine = engine
+        self.access = access
         self.administration = engine.services.administration
         self.clients = clients
         self.timeout = timeout
         self.broker_name = engine.settings.broker_name
         self.loop = asyncio.get_running_loop()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.relayed_size = 0
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request code."""
@@ -123,7 +141,7 @@ class AdminClientsProcessor:
         """Answer CONSUME_MESSAGE_DIRECTLY: let a client consume a message again, and report the result."""
         fields = request.ext_fields
         channel = self.channel_of(fields)
-        self.begin(request, connection, self.consumed_directly(request, channel))
+        self.begin(request, connection, self.consumed_directly(request, connection, channel))
 
     def channel_of(self, fields: Mapping[str, str]) -> ClientChannel:
         """Return the connection of the client that a request is for.
@@ -138,21 +156,28 @@ class AdminClientsProcessor:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         return channel
 
-    async def consumed_directly(self, request: RemotingCommand, channel: ClientChannel) -> RemotingCommand:
+    async def consumed_directly(
+        self, request: RemotingCommand, connection: Connection, channel: ClientChannel
+    ) -> RemotingCommand:
         """Forward the request together with its message."""
         fields = request.ext_fields
         message_id = text(fields, "msgId")
-        data = await self.loop.run_in_executor(None, self.record_bytes, message_id)
-        if data is None:
+        found = await self.loop.run_in_executor(None, self.record_of_id, message_id)
+        if found is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"there is no such message: message_id={message_id!r}")
+        record, data = found
+        if self.access is not None:
+            self.access.check_record(connection, request, record)
         return await self.relayed(request, channel, {**fields, "brokerName": self.broker_name}, data)
 
-    def record_bytes(self, message_id: str) -> bytes | None:
-        """Return the record whose place the message id names; None: there is none. Reads the log."""
-        with self.engine.read_lock:
-            store = self.engine.reader.store
+    def record_of_id(self, message_id: str) -> tuple[Record, bytes] | None:
+        """Return the record whose place the message id names, and its bytes; None: there is none. Reads the log."""
+        with self.engine.slow_reader.reading() as reader:
+            store = reader.store
             record = store.record_of_id(message_id)
-            return None if record is None else store.read_log(record.commit_log_offset, record.record_size)
+            if record is None:
+                return None
+            return record, store.read_log(record.commit_log_offset, record.record_size)
 
     async def relayed(
         self, request: RemotingCommand, channel: ClientChannel, fields: Mapping[str, str], body: bytes
@@ -161,8 +186,16 @@ class AdminClientsProcessor:
 
         Raises:
             RequestRefused: CONSUME_MSG_TIMEOUT; the client does not answer in time. SYSTEM_ERROR; it has disconnected.
+                SYSTEM_BUSY; the requests that wait for answers take too much memory.
         """
-        answer = await self.asked(channel, RemotingCommand(request.code, fields, body))
+        size = len(body) + sum(map(len, fields.values()))
+        if self.relayed_size and self.relayed_size + size > RELAYED_SIZE_MAX:
+            raise busy(f"relayed_size={self.relayed_size} relayed_size_max={RELAYED_SIZE_MAX}")
+        self.relayed_size += size
+        try:
+            answer = await self.asked(channel, RemotingCommand(request.code, fields, body))
+        finally:
+            self.relayed_size -= size
         return RemotingCommand(answer.code, answer.ext_fields, answer.body_bytes, answer.remark)
 
     async def asked(self, channel: ClientChannel, command: RemotingCommand) -> RemotingCommand:
@@ -184,7 +217,16 @@ class AdminClientsProcessor:
     def begin(
         self, request: RemotingCommand, connection: Connection, work: Coroutine[Any, Any, RemotingCommand]
     ) -> None:
-        """Start *work*, and answer the request with its result."""
+        """Start *work*, and answer the request with its result.
+
+        Raises:
+            RequestRefused: SYSTEM_BUSY; too many requests wait for answers.
+        """
+        if len(self.tasks) >= RELAYED_MAX:
+            work.close()
+            raise busy(f"relayed_max={RELAYED_MAX}")
+        # The work has what it needs of it.
+        request.body = b""
         task = self.loop.create_task(self.answered(request, connection, work))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -275,6 +317,11 @@ class AdminClientsProcessor:
             elif answer.code == SUCCESS and answer.body_bytes:
                 table[channel.client_id] = await self.loop.run_in_executor(None, status_of, answer.body_bytes)
         return json_response({"consumerTable": table, "messageQueueTable": {}})
+
+
+def busy(text: str) -> RequestRefused:
+    """Return the refusal of a request that waits for no client."""
+    return RequestRefused(ResponseCode.SYSTEM_BUSY, f"too many requests wait for answers of clients: {text}")
 
 
 def status_of(body: bytes) -> msgspec.Raw:

@@ -12,8 +12,9 @@ import msgspec
 
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.broker.state.connected_clients import ClientChannel, ConnectedClients, ConsumerGroupChannels
+from reput.broker.state.expressions import EXPRESSION_SIZE_MAX, Expressions
 from reput.broker.state.rebalance_locks import NAME_SIZE_MAX, RebalanceLocks
-from reput.consume.registry.subscription import SQL92, Subscription, subscribe
+from reput.consume.registry.subscription import SQL92, Subscription
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.errors import RequestRefused
 from reput.filter.errors import FilterSyntaxError
@@ -30,7 +31,6 @@ __all__ = ["ClientManageProcessor", "decode_body"]
 
 SUCCESS = ResponseCode.SUCCESS
 CLIENT_ID_SIZE_MAX = 1024
-EXPRESSION_SIZE_MAX = 16 << 10
 WORD_SIZE_MAX = 64
 # Approximate number of bytes that a subscription takes in addition to its expression.
 SUBSCRIPTION_SIZE = 512
@@ -52,12 +52,14 @@ class ClientManageProcessor:
         topics: BrokerTopics,
         locks: RebalanceLocks,
         settings: Settings,
+        expressions: Expressions,
     ) -> None:
         self.clients = clients
         self.groups = groups
         self.topics = topics
         self.locks = locks
         self.settings = settings
+        self.expressions = expressions
 
     def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer HEART_BEAT."""
@@ -87,7 +89,7 @@ class ClientManageProcessor:
             check_size("subString", subscription.sub_string or "", EXPRESSION_SIZE_MAX)
             size += SUBSCRIPTION_SIZE + len(subscription.sub_string or "")
             try:
-                subscriptions.append(compiled(subscription))
+                subscriptions.append(self.compiled(channel.connection, subscription))
             except FilterSyntaxError as error:
                 # Its pulls are refused: SUBSCRIPTION_NOT_EXIST.
                 logger.warning(
@@ -130,7 +132,6 @@ class ClientManageProcessor:
 
     def check_client(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer CHECK_CLIENT_CONFIG: whether this broker supports a client's filter expression."""
-        del connection
         body = decode_body(request, CheckClientBody)
         subscription = body.subscription_data
         if subscription is None or subscription.expression_type in (None, "", "TAG"):
@@ -142,10 +143,24 @@ class ClientManageProcessor:
                 "Set enable_property_filter.",
             )
         try:
-            compiled(subscription)
+            self.compiled(connection, subscription)
         except FilterSyntaxError as error:
             raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         return RemotingCommand(SUCCESS)
+
+    def compiled(self, connection: Connection, subscription: SubscriptionData) -> Subscription:
+        """Return a subscription of a client with its filter.
+
+        Raises:
+            FilterSyntaxError: the expression is not compiled.
+        """
+        return self.expressions.subscribe(
+            connection,
+            subscription.topic,
+            subscription.sub_string or None,
+            subscription.expression_type,
+            subscription.sub_version,
+        )
 
     # Locks.
 
@@ -165,20 +180,6 @@ class ClientManageProcessor:
         body = decode_body(request, LockBatchBody)
         self.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return RemotingCommand(SUCCESS)
-
-
-def compiled(subscription: SubscriptionData) -> Subscription:
-    """Return a subscription of a client with its filter.
-
-    Raises:
-        FilterSyntaxError: the expression does not compile.
-    """
-    return subscribe(
-        subscription.topic,
-        subscription.sub_string or None,
-        expression_type=subscription.expression_type,
-        sub_version=subscription.sub_version,
-    )
 
 
 def check_size(name: str, value: str, size_max: int) -> None:

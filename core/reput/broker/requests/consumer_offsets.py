@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from reput.access.access_control import AccessControl
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused
 from reput.remoting.connection import Connection
@@ -28,8 +29,10 @@ QUERY_SIZE_MAX = 8 << 20
 class ConsumerOffsetProcessor:
     """Used in the thread of the broker's loop only, except for methods that say they read the log."""
 
-    def __init__(self, engine: StoreEngine) -> None:
+    def __init__(self, engine: StoreEngine, access: AccessControl | None = None) -> None:
+        """*access* decides which records a client may view; None: all."""
         self.engine = engine
+        self.access = access
         self.services = engine.services
         self.offsets = self.services.managers.offsets
 
@@ -97,8 +100,8 @@ class ConsumerOffsetProcessor:
         if not self.has_queue(topic, queue_id):
             return RemotingCommand(SUCCESS, {"offset": "0"})
         upper = request.ext_fields.get("boundaryType", "").lower() == "upper"
-        with self.engine.read_lock:
-            offset = self.engine.reader.offset_by_time(
+        with self.engine.slow_reader.reading() as reader:
+            offset = reader.offset_by_time(
                 topic, queue_id, timestamp, BoundaryType.UPPER if upper else BoundaryType.LOWER
             )
         return RemotingCommand(SUCCESS, {"offset": str(offset)})
@@ -110,8 +113,8 @@ class ConsumerOffsetProcessor:
         low, high = self.range_of(topic, queue_id)
         timestamp = -1
         if low < high:
-            with self.engine.read_lock:
-                timestamp = self.engine.reader.queue(topic, queue_id).store_timestamp(low)
+            with self.engine.slow_reader.reading() as reader:
+                timestamp = reader.queue(topic, queue_id).store_timestamp(low)
         return RemotingCommand(SUCCESS, {"timestamp": str(timestamp)})
 
     def all_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -120,18 +123,23 @@ class ConsumerOffsetProcessor:
         return RemotingCommand(SUCCESS, body=msgspec.json.encode(self.offsets.write_fields()))
 
     def view_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer VIEW_MESSAGE_BY_ID. Reads the log."""
-        del connection
+        """Answer VIEW_MESSAGE_BY_ID. Reads the log.
+
+        Raises:
+            RequestRefused: the account may not read the record's topic.
+        """
         offset = whole(request.ext_fields, "offset", is_long=True)
         try:
-            with self.engine.read_lock:
-                store = self.engine.reader.store
+            with self.engine.slow_reader.reading() as reader:
+                store = reader.store
                 record = store.record_at(offset) if offset >= 0 else None
                 data = b"" if record is None else store.read_log(offset, record.record_size)
         except (DamagedStore, OffsetOutOfRange):
-            data = b""
-        if not data:
+            record, data = None, b""
+        if record is None or not data:
             return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}")
+        if self.access is not None:
+            self.access.check_record(connection, request, record)
         return RemotingCommand(SUCCESS, body=data)
 
     def query_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -143,8 +151,7 @@ class ConsumerOffsetProcessor:
         if truth(fields, "_UNIQUE_KEY_QUERY"):
             count_max = self.engine.settings.default_query_max_num
         count_max = max(0, min(count_max, self.engine.settings.max_msgs_num_batch))
-        with self.engine.read_lock:
-            reader = self.engine.reader
+        with self.engine.slow_reader.reading() as reader:
             found = reader.index.query_message(topic, key, count_max, max(begin, 0), end)
             data: list[bytes] = []
             size = 0

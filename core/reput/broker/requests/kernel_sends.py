@@ -46,6 +46,8 @@ class Sends:
             or not self.engine.delivers
             or not self.settings.broker_permission & PERM_WRITE
             or self.put_lock.locked()
+            # A batch of this size is refused, although its records may fit the kernel's limits.
+            or len(data) > self.settings.max_message_size
         ):
             return 0
         found = self.compiled.take(data, born_host(connection, self.sends.store_host))

@@ -17,11 +17,12 @@ from functools import partial
 from typing import TypeAlias
 
 from reput.broker.state.broker_statistics import BrokerStatistics
+from reput.broker.state.expressions import EXPRESSION_SIZE_MAX, Expressions
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.consume.pull.hold_service import HeldPull
 from reput.consume.pull.loop_arrivals import running_loop
 from reput.consume.pull.pull_service import PullRequest, PullResult
-from reput.consume.registry.subscription import Subscription, subscribe
+from reput.consume.registry.subscription import Subscription
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused, StoreClosed
 from reput.filter.errors import FilterSyntaxError
@@ -38,13 +39,14 @@ COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, CLASS_FILTER = 1, 2, 4, 8
 SUSPEND_MAX_S = 60.0
 HELD = "held_pulls"
 SUBSCRIPTIONS_MAX = 1000
-EXPRESSION_SIZE_MAX = 16 << 10
 # Maximum number of held pulls: of one connection, and of all. A client has one for each queue that it consumes.
 HELD_MAX = 8192
 HELD_OF_ALL_MAX = 200_000
 # Maximum number of disk reads that wait for a thread.
 COLD_MAX = 10_000
 RECORDS_MAX = 32
+# The fields that a pull needs for its answer, and hooks for what they are told.
+KEPT_FIELDS = ("consumerGroup", "topic", "queueId", "queueOffset", "sysFlag", "commitOffset")
 
 Answer: TypeAlias = PullResult | ReputError | OSError
 
@@ -52,12 +54,13 @@ Answer: TypeAlias = PullResult | ReputError | OSError
 class PullMessageProcessor:
     """Used in the thread of the broker's loop only; held pulls are answered through it."""
 
-    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics) -> None:
+    def __init__(self, engine: StoreEngine, statistics: BrokerStatistics, expressions: Expressions) -> None:
         services = engine.services
         self.engine = engine
         self.pull_service = services.pull_service
         self.hold_service = services.hold_service
         self.statistics = statistics
+        self.expressions = expressions
         self.loop = asyncio.get_running_loop()
         self.hold_service.serve_in(self.loop)
         # Answers of held pulls that the loop has not sent yet. One wake-up, a system call, serves many answers.
@@ -69,13 +72,14 @@ class PullMessageProcessor:
         """Answer PULL_MESSAGE and LITE_PULL_MESSAGE."""
         fields = request.ext_fields
         sys_flag = whole(fields, "sysFlag")
-        pull = self.pull_request(request, sys_flag)
+        pull = self.pull_request(request, connection, sys_flag)
         timeout = whole(fields, "suspendTimeoutMillis", is_long=True) / 1000
         holds = bool(sys_flag & SUSPEND) and timeout > 0
         if self.is_cold(pull):
             if self.cold_count >= COLD_MAX:
                 raise busy(f"too many pulls wait for the disk: cold_max={COLD_MAX}")
             self.cold_count += 1
+            lighten(request)
             self.loop.run_in_executor(None, self.pull_cold, request, connection, pull).add_done_callback(self.was_cold)
             return None
         if not holds:
@@ -84,6 +88,7 @@ class PullMessageProcessor:
         assert isinstance(held, dict)
         if len(held) >= HELD_MAX or self.held_count >= HELD_OF_ALL_MAX:
             raise busy(f"too many pulls are held: held_max={HELD_MAX} held_of_all_max={HELD_OF_ALL_MAX}")
+        lighten(request)
         done = partial(self.done, request, connection)
         result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
         if isinstance(result, HeldPull):
@@ -95,7 +100,7 @@ class PullMessageProcessor:
             return None
         return self.response(request, result)
 
-    def pull_request(self, request: RemotingCommand, sys_flag: int) -> PullRequest:
+    def pull_request(self, request: RemotingCommand, connection: Connection, sys_flag: int) -> PullRequest:
         """Return the pull that a client asks for.
 
         Raises:
@@ -108,7 +113,7 @@ class PullMessageProcessor:
         subscription = None
         if sys_flag & SUBSCRIPTION:
             subscription = self.subscription(
-                topic, fields.get("subscription", ""), fields.get("expressionType", ""), sub_version
+                connection, topic, fields.get("subscription", ""), fields.get("expressionType", ""), sub_version
             )
         bytes_max = optional_whole(fields, "maxMsgBytes", 0)
         return PullRequest(
@@ -124,7 +129,9 @@ class PullMessageProcessor:
             as_tags_only=bool(sys_flag & CLASS_FILTER),
         )
 
-    def subscription(self, topic: str, expression: str, expression_type: str, sub_version: int) -> Subscription:
+    def subscription(
+        self, connection: Connection, topic: str, expression: str, expression_type: str, sub_version: int
+    ) -> Subscription:
         """Return the subscription that a pull carries. Recent subscriptions are cached.
 
         Raises:
@@ -140,11 +147,14 @@ class PullMessageProcessor:
                     f"expression_size_max={EXPRESSION_SIZE_MAX}",
                 )
             try:
-                found = subscribe(topic, expression or None, expression_type=expression_type, sub_version=sub_version)
+                found = self.expressions.subscribe(connection, topic, expression or None, expression_type, sub_version)
             except FilterSyntaxError as error:
                 raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
                 ) from None
+            if found.is_sql:
+                # Its filter takes much memory, and is kept elsewhere.
+                return found
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
                 self.subscriptions.clear()
             self.subscriptions[key] = found
@@ -230,6 +240,13 @@ class PullMessageProcessor:
             self.held_count -= len(held)
             for pull in held.values():
                 self.hold_service.take_out(pull, expired=False)
+
+
+def lighten(request: RemotingCommand) -> None:
+    """Drop what a pull does not need while it waits: many wait at once, and clients choose their sizes."""
+    fields = request.ext_fields
+    request.ext_fields = {name: fields[name] for name in KEPT_FIELDS if name in fields}
+    request.body = b""
 
 
 def busy(text: str) -> RequestRefused:

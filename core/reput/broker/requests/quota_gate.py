@@ -184,6 +184,8 @@ class QuotaGate:
             return nothing_found(request)
         subject.refuse(limit, now)
         self.waiting_count += 1
+        # A pull has no use for a body.
+        request.body = b""
         connection.loop.call_later(
             min(subject.wait(now), PULL_WAIT_MAX_S), self.pull_again, process, request, connection, came_at
         )

@@ -5,6 +5,7 @@ Source: RocketMQ broker, SendMessageProcessor.asyncConsumerSendMsgBack.
 
 from __future__ import annotations
 
+from reput.access.access_control import AccessControl
 from reput.consume.delivery.send_back import send_back
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused, StoreError
@@ -22,12 +23,18 @@ MAX_RECONSUME_VERSION = 121
 class SendBackProcessor:
     """Any thread may call."""
 
-    def __init__(self, engine: StoreEngine) -> None:
+    def __init__(self, engine: StoreEngine, access: AccessControl | None = None) -> None:
+        """*access* decides which records a client may send back; None: all."""
         self.engine = engine
+        self.access = access
 
     def send_back(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Answer CONSUMER_SEND_MSG_BACK."""
-        del connection
+        """Answer CONSUMER_SEND_MSG_BACK.
+
+        Raises:
+            RequestRefused: there is no such group or record, the account may not read the record, or the copy is not
+                stored.
+        """
         fields = request.ext_fields
         offset = whole(fields, "offset", is_long=True)
         group = text(fields, "group")
@@ -37,12 +44,15 @@ class SendBackProcessor:
             times_max = optional_whole(fields, "maxReconsumeTimes", 0)
         self.engine.services.groups.require(group)
         try:
-            with self.engine.read_lock:
-                record = self.engine.reader.store.record_at(offset) if offset >= 0 else None
+            with self.engine.slow_reader.reading() as reader:
+                record = reader.store.record_at(offset) if offset >= 0 else None
         except (DamagedStore, OffsetOutOfRange):
             record = None
         if record is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        if self.access is not None:
+            # The copy goes to the group, which reads it.
+            self.access.check_record(connection, request, record)
         try:
             send_back(self.engine, group, record, level, times_max, unit_mode=truth(fields, "unitMode"))
         except StoreError as error:

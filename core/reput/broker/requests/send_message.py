@@ -345,12 +345,25 @@ class SendMessageProcessor:
         A message without a unique key gets none: the Go client sends such messages, and RocketMQ stores them unchanged.
 
         Raises:
-            RequestRefused: MESSAGE_ILLEGAL; the topic accepts no batches, or the body is not a batch.
+            RequestRefused: MESSAGE_ILLEGAL; the topic accepts no batches, the body is not a batch, or it is too long.
             StoreError: some of the messages could not be stored.
         """
         if header.topic.startswith(RETRY_PREFIX) or len(header.topic) > TOPIC_SIZE_MAX:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        if header.sys_flag & INNER_BATCH_FLAG:
+            # The consume queue would leave out each record.
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"only topics with batch queues take several messages in one record: sys_flag={header.sys_flag:#x} "
+                f"topic={header.topic}",
+            )
+        if len(body) > self.settings.max_message_size:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch is too long: body_size={len(body)} max_message_size={self.settings.max_message_size}",
+                "Send fewer messages at once.",
             )
         of_batch = parse_properties(header.properties)
         waits = of_batch.get("WAIT") != "false"

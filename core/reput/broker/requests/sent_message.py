@@ -31,6 +31,8 @@ SHORT_NAMES = "abcdefghijklm"
 V1_CODES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 BATCH_HEAD = Struct(">iiiii")
 BATCH_PROPERTIES = Struct(">h")
+# The answer names each message, and has to fit a frame. The Java client sends fewer, because each has a unique key.
+BATCH_COUNT_MAX = 65_536
 # Properties that have an effect beyond being stored, and properties that the broker sets.
 SPECIAL = frozenset(
     (
@@ -142,12 +144,19 @@ def batch_messages(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield flag, body and properties of each message of a batch.
 
     Raises:
-        RequestRefused: MESSAGE_ILLEGAL; the bytes are not a batch.
+        RequestRefused: MESSAGE_ILLEGAL; the bytes are not a batch, or it has too many messages.
 
     Source: RocketMQ common, MessageDecoder.encodeMessages.
     """
-    at, end = 0, len(body)
+    at, end, count = 0, len(body), 0
     while at < end:
+        count += 1
+        if count > BATCH_COUNT_MAX:
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has too many messages: batch_count_max={BATCH_COUNT_MAX}",
+                "Send fewer messages at once.",
+            )
         body_at = at + BATCH_HEAD.size
         properties_at, following, size = 0, -1, 0
         if body_at <= end:

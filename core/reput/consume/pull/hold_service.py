@@ -50,7 +50,11 @@ logger = logging.getLogger("reput.consume")
 
 
 class HeldPull:
-    """One waiting pull. The service's thread calls *done* with its result or error."""
+    """One waiting pull. The service's thread calls *done* with its result or error.
+
+    Attributes:
+        done: None once the wait has ended, because a served pull may stay in the heap of deadlines.
+    """
 
     __slots__ = ("deadline", "done", "looked_again_at", "next_offset", "request", "served")
 
@@ -58,7 +62,7 @@ class HeldPull:
         self.request = request
         self.next_offset = next_offset
         self.deadline = deadline
-        self.done = done
+        self.done: Callable[[Answer], None] | None = done
         self.looked_again_at = -1
         self.served = False
 
@@ -254,10 +258,11 @@ class HoldService:
 
     def finish(self, held: HeldPull, result: Answer, *, expired: bool = False) -> None:
         """End a pull's wait and answer it."""
-        if not self.take_out(held, expired=expired):
+        done = self.take_out(held, expired=expired)
+        if done is None:
             return
         try:
-            held.done(result)
+            done(result)
         except Exception:
             # A failing callback must not delay the other pulls.
             request = held.request
@@ -274,13 +279,17 @@ class HoldService:
             self.take_out(held, expired=False)
             raise
 
-    def take_out(self, held: HeldPull, *, expired: bool) -> bool:
-        """End a pull's wait; return False if it had ended before. *expired*: it has left the heap of deadlines."""
+    def take_out(self, held: HeldPull, *, expired: bool) -> Callable[[Answer], None] | None:
+        """End a pull's wait; return what answers it, None if it had ended before.
+
+        *expired*: it has left the heap of deadlines.
+        """
         queue = (held.request.topic, held.request.queue_id)
         with self.lock:
             if held.served:
-                return False
+                return None
             held.served = True
+            done, held.done = held.done, None
             rest = self.held[queue]
             del rest[held]
             if not rest:
@@ -288,7 +297,7 @@ class HoldService:
             if not expired:
                 self.served_count += 1
                 self.forget_served()
-        return True
+        return done
 
     def forget_served(self) -> None:
         """Remove served pulls from the heap of deadlines when they make up most of it."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -67,28 +68,35 @@ class ConsumerFilters:
         """Return the registered filter of a group on a topic."""
         return self.manager.table.get(topic, {}).get(group)
 
-    def register(self, group: str, subscription: Subscription) -> None:
-        """Register the filter of *subscription* for *group*, unless a newer one is registered."""
+    def register(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """Register the filters of *subscriptions* for *group*, except those of which a newer one is registered."""
+        with self.lock:
+            has_changed = [self.register_one(group, subscription) for subscription in subscriptions]
+            if any(has_changed):
+                # The dispatcher reads the file, which is written as a whole.
+                self.manager.persist()
+
+    def register_one(self, group: str, subscription: Subscription) -> bool:
+        """Register one filter; return whether the file has to be written."""
         assert isinstance(subscription.compiled, SqlFilter)
         topic = subscription.topic
-        with self.lock:
-            former = self.find(group, topic)
-            if former is not None and subscription.sub_version < former.client_version:
-                return
-            if former is not None and former.expression == subscription.expression and former.bits is not None:
-                # The filter continues with the bits that it has had all along.
-                data = msgspec.structs.replace(former, dead_time=0, client_version=subscription.sub_version)
-            elif former is not None and subscription.sub_version == former.client_version and not former.is_dead:
-                return
-            else:
-                data = self.new_data(group, subscription)
-            self.manager.put(data)
-            self.compiled[group, topic] = self.as_filter(data, subscription.compiled)
-            if former is None or former.expression != data.expression:
-                if data.born_time == NOT_BORN:
-                    self.unborn.add((group, topic))
-                # The dispatcher reads the file.
-                self.manager.persist()
+        former = self.find(group, topic)
+        if former is not None and subscription.sub_version < former.client_version:
+            return False
+        if former is not None and former.expression == subscription.expression and former.bits is not None:
+            # The filter continues with the bits that it has had all along.
+            data = msgspec.structs.replace(former, dead_time=0, client_version=subscription.sub_version)
+        elif former is not None and subscription.sub_version == former.client_version and not former.is_dead:
+            return False
+        else:
+            data = self.new_data(group, subscription)
+        self.manager.put(data)
+        self.compiled[group, topic] = self.as_filter(data, subscription.compiled)
+        if former is not None and former.expression == data.expression:
+            return False
+        if data.born_time == NOT_BORN:
+            self.unborn.add((group, topic))
+        return True
 
     def new_data(self, group: str, subscription: Subscription) -> ConsumerFilterData:
         """Return the initial entry of a newly registered filter."""

@@ -71,14 +71,17 @@ class ConsumerManager:
             if self.filters is not None and gone:
                 self.filters.unregister(group, set(gone))
             kept: dict[str, Subscription] = {}
+            newer: list[Subscription] = []
             for topic, subscription in wanted.items():
                 former = info.subscriptions.get(topic)
                 if former is None or subscription.sub_version > former.sub_version:
                     kept[topic] = subscription
-                    if self.filters is not None and subscription.is_sql:
-                        self.filters.register(group, subscription)
+                    if subscription.is_sql:
+                        newer.append(subscription)
                 else:
                     kept[topic] = former
+            if self.filters is not None and newer:
+                self.filters.register(group, newer)
             info.subscriptions = kept
             info.client_ids[client_id] = None
             self.groups[group] = info

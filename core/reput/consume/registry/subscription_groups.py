@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from reput.argument_checks import require_whole
+from reput.consume.registry.topics import QUEUE_NUMS_MAX
 from reput.errors import RequestRefused
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
@@ -133,14 +134,14 @@ class SubscriptionGroups:
             RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number.
         """
         check_group(config.group_name)
-        for name, value in (
-            ("retry_queue_nums", config.retry_queue_nums),
-            ("retry_max_times", config.retry_max_times),
+        for name, value, value_max in (
+            ("retry_queue_nums", config.retry_queue_nums, QUEUE_NUMS_MAX),
+            ("retry_max_times", config.retry_max_times, INT_MAX),
         ):
             require_whole(name, value, None)
-            if not 0 <= value <= INT_MAX:
+            if not 0 <= value <= value_max:
                 raise RequestRefused(
-                    ResponseCode.INVALID_PARAMETER, f"a number lies between 0 and {INT_MAX}: {name}={value}"
+                    ResponseCode.INVALID_PARAMETER, f"a number lies between 0 and {value_max}: {name}={value}"
                 )
         self.keep(config)
 

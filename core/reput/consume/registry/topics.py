@@ -20,7 +20,15 @@ from reput.store.config.topic_config_manager import PERM_INHERIT, PERM_READ, PER
 from reput.store.record.message import check_topic
 from reput.store.record.multi_dispatch import LMQ_PREFIX
 
-__all__ = ["DLQ_PREFIX", "RETRY_PREFIX", "Topics", "check_consumed_topic", "is_system_topic", "may_be_topic"]
+__all__ = [
+    "DLQ_PREFIX",
+    "QUEUE_NUMS_MAX",
+    "RETRY_PREFIX",
+    "Topics",
+    "check_consumed_topic",
+    "is_system_topic",
+    "may_be_topic",
+]
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -37,9 +45,10 @@ BOOT_TOPICS = {
 }
 SYSTEM_TOPICS = frozenset((*BOOT_TOPICS, "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"))
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
-INT_MAX = 2**31 - 1
 # A topic that is described again has the queues of its messages, unless a program has chosen far queue ids.
 KEPT_QUEUES_MAX = 1024
+# Queues of one topic. Readers and administrators ask for all of them; files may describe topics with more.
+QUEUE_NUMS_MAX = 10_000
 PERM_MAX = PERM_INHERIT | PERM_READ | PERM_WRITE
 
 
@@ -145,10 +154,10 @@ class Topics:
             )
         for name, value in (("read_queue_nums", config.read_queue_nums), ("write_queue_nums", config.write_queue_nums)):
             require_whole(name, value, None)
-            if not 1 <= value <= INT_MAX:
+            if not 1 <= value <= QUEUE_NUMS_MAX:
                 raise RequestRefused(
                     ResponseCode.INVALID_PARAMETER,
-                    f"a topic has one queue at least, and {INT_MAX} at most: {name}={value}",
+                    f"a topic has one queue at least, and {QUEUE_NUMS_MAX} at most: {name}={value}",
                 )
         require_whole("perm", config.perm, None)
         if not 0 <= config.perm <= PERM_MAX:
