@@ -30,7 +30,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.remoting.tls import ServerTls
 from reput.remoting.turn import Turn
 
-__all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
+__all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal", "unsupported"]
 
 # Connections without reads and writes for this long are closed.
 IDLE_MAX_S = 120.0
@@ -187,10 +187,7 @@ class RemotingServer:
         """Answer one request."""
         processor = self.processors.get(request.code)
         if processor is None:
-            response = RemotingCommand(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-            )
-            connection.respond(request, response)
+            connection.respond(request, unsupported(request))
         elif processor.in_thread and (processor.in_thread is True or processor.in_thread()):
             self.handle_in_thread(processor, connection, request)
         else:
@@ -287,6 +284,12 @@ class RemotingServer:
         # Connections that were refused, or cancelled in their handshake, close their sockets in the loop's next turn.
         await asyncio.sleep(0)
         self.executor.shutdown(wait=True, cancel_futures=True)
+
+
+def unsupported(request: RemotingCommand) -> RemotingCommand:
+    """Return the response to a request that has no processor."""
+    remark = f" request type {request.code} not supported"
+    return RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
 
 def refusal(error: Exception) -> RemotingCommand:
