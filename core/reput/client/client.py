@@ -447,7 +447,7 @@ def connect(
         target: ``HOST:PORT`` of a name server, or several of them separated by semicolons; or the directory of a
             store that `reput serve` serves on this machine, without port or name server; or ``unix:PATH`` of a broker's
             socket.
-        timeout: seconds that a put may take while brokers cannot be reached.
+        timeout: seconds that a put may take. If brokers cannot be reached or do not answer, it then fails.
         tls: encrypts connections over the network: a file with the authorities that have signed the brokers'
             certificates, or an `ssl.SSLContext`. None: connections are not encrypted.
         access_key: the account with which every request is signed, for brokers that have accounts.
@@ -457,4 +457,8 @@ def connect(
         ConfigError: an argument is wrong.
     """
     require_seconds("timeout", timeout)
+    if timeout is None:
+        raise ConfigError(
+            "timeout is not a number of seconds: timeout=None", "Give a float; float('inf') has no limit."
+        )
     return Client(target, timeout, credentials(tls, access_key, secret_key))
