@@ -123,6 +123,17 @@ def test_tags_and_expressions_select_messages(tmp_path):
             assert consumer.receive(0.2) is None
 
 
+def test_text_that_looks_like_an_expression_is_refused_as_by_a_store(client):
+    """As tags it would select nothing, and the group would pass its messages over."""
+    client.put_batch([Message("orders", b"%d" % price, properties={"price": str(price)}) for price in range(5)])
+    with pytest.raises(reput.filter.FilterSyntaxError, match="no list of tags"):
+        client.consumer("billing", "orders", "price > 3")
+    with pytest.raises(reput.filter.FilterSyntaxError, match="no list of tags"):
+        asyncio.run(client.aconsumer("billing", "orders", "price > 3"))
+    with client.consumer("billing", "orders") as consumer:
+        assert bodies(received(consumer, 5)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_an_expression_that_the_broker_does_not_take_is_an_error(client):
     """The consumer is not made; the broker's settings forbid it."""
     client.put(Message("orders", b"x"))
@@ -310,6 +321,8 @@ def test_a_consumer_that_waits_is_woken_by_close(client):
         {"group": "no group", "topics": "orders"},
         {"group": "billing", "topics": []},
         {"group": "billing", "topics": "or ders"},
+        {"group": "billing", "topics": 5},
+        {"group": "billing", "topics": "orders", "filter": 5},
         {"group": "billing", "topics": "orders", "begin": "soon"},
         {"group": "billing", "topics": "orders", "in_flight_max": 0},
         {"group": "billing", "topics": "orders", "allocation": "fairly"},

@@ -26,7 +26,7 @@ from reput.client.sessions import Sessions
 from reput.client.transactions import Transactions
 from reput.closing_block import ClosingBlock
 from reput.consume.pull.topic_reader import Beginning, check_beginning
-from reput.consume.registry.subscription import Filter, subscribe
+from reput.consume.registry.subscription import Filter, checked_filter, checked_topics, subscribe
 from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError
@@ -177,7 +177,8 @@ class Client(Puts, ClosingBlock, RunsWorkers):
                 "Leave offset_store out: brokers keep the offsets of a group.",
             )
         path = None if offset_store is None else require_path("offset_store", offset_store)
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = checked_topics(topics)
+        filter = checked_filter(filter)
         if not names:
             raise ConfigError("a consumer has no topic", "Give at least one topic.")
         for topic in names:
@@ -186,7 +187,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         subscriptions = {topic: subscribe(topic, filter, sub_version=version) for topic in names}
         if not broadcast:
             retry = RETRY_PREFIX + group
-            subscriptions[retry] = subscribe(retry, sub_version=version)
+            subscriptions.setdefault(retry, subscribe(retry, sub_version=version))
         consumer = RemoteConsumer(group, in_flight_max, queue_in_flight_max)
         session = GroupSession(
             self._sessions.new_target(),

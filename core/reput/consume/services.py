@@ -27,7 +27,7 @@ from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import ConsumerManager
 from reput.consume.registry.statistics import Statistics
-from reput.consume.registry.subscription import Filter
+from reput.consume.registry.subscription import Filter, checked_filter, checked_topics
 from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused
@@ -127,14 +127,8 @@ class ConsumeServices:
             )
         self.require_open()
         check_group(group)
-        if not isinstance(topics, str) and not isinstance(topics, Iterable):
-            raise ConfigError(f"no topics are given: topics={topics!r}", "Give a topic's name, or several.")
-        if not isinstance(wanted, Filter):
-            raise ConfigError(
-                f"the filter is not valid: filter={wanted!r}",
-                "Give tags like 'a || b', or what `reput.filter.parse` returns.",
-            )
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = checked_topics(topics)
+        wanted = checked_filter(wanted)
         if not broadcast:
             if offset_store is not None:
                 raise ConfigError(
