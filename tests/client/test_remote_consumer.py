@@ -256,6 +256,24 @@ def test_a_compressed_body_is_inflated(broker, client):
     assert [record.sys_flag & 1 for record in records] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("options", [{}, {"in_order": True}, {"broadcast": True}, {"begin": "latest"}])
+def test_a_topic_that_is_made_anew_is_consumed_from_its_first_message(broker, client, options):
+    """The queues begin at 0 again; the running consumer keeps no place of the old ones, and commits none."""
+    client.put(Message("orders", b"first", queue_id=0))
+    with client.consumer("billing", "orders", **options) as consumer:
+        client.put_batch([Message("orders", b"old", queue_id=0) for _ in range(10)])
+        received(consumer, 9 if "begin" in options else 10)
+        in_flight = consumer.receive(20)
+        consumer.commit()
+        client.administration.delete_topic("orders")
+        client.put_batch([Message("orders", b"new %d" % number, queue_id=0) for number in range(15)])
+        assert [record.body for record in received(consumer, 15)] == [b"new %d" % number for number in range(15)]
+        with pytest.raises(reput.RequestRefused, match="not in flight"):
+            consumer.ack(in_flight)
+    if "broadcast" not in options:
+        assert broker.engine.services.managers.offsets.query_offset("billing", "orders", 0) == 15
+
+
 def test_order_is_kept_by_locks_at_the_broker(client, broker):
     """A consumer in order locks its queues, and gives them back at the end."""
     client.put(Message("orders", b"x", queue_id=0))

@@ -281,14 +281,38 @@ class GroupSession:
         if self.in_order:
             # To keep the order, no other consumer may start before the program has handled the messages that it holds.
             await self.wait_until_done(queue)
-        offset = self.offset_of(queue)
+        # The offset of a deleted topic means nothing in a new one.
+        offset = None if queue.dropped else self.offset_of(queue)
         with self.lock:
             queue.dropped = True
             self.on_dropped(queue)
-        with contextlib.suppress(ReputError):
-            await self.commit_queue(queue, offset)
+        if offset is not None:
+            with contextlib.suppress(ReputError):
+                await self.commit_queue(queue, offset)
         if self.in_order:
             self.requests.unlock([queue.queue])
+
+    async def lose(self, queue: RemoteQueue) -> None:
+        """Forget a queue whose topic was deleted. A new topic of that name begins anew, so no offset is committed."""
+        at = queue.queue
+        logger.warning("the topic of a queue was deleted: group=%s queue=%s", self.group, at)
+        async with self.balancing:
+            if self.queues.get(at) is queue:
+                del self.queues[at]
+                with self.lock:
+                    self.on_dropped(queue)
+                if self.local_offsets is not None:
+                    self.local_offsets.forget(at)
+                if self.in_order:
+                    self.requests.unlock([at])
+            # All messages of a new topic are new.
+            self.known_at_start.discard(at.topic)
+        # A name server may learn of it later than the broker.
+        await asyncio.sleep(REBALANCE_AGAIN_S)
+        with contextlib.suppress(ReputError):
+            await self.session.routes.refresh(at.topic)
+        self.has_balanced = False
+        self.changed.set()
 
     async def wait_until_done(self, queue: RemoteQueue) -> None:
         """Wait, for a limited time, until no message of a queue is in flight."""
@@ -347,6 +371,10 @@ class GroupSession:
                     case ResponseCode.PULL_OFFSET_MOVED:
                         self.tell_moved(queue, response)
                         records, size = [], 0
+                    case ResponseCode.TOPIC_NOT_EXIST:
+                        queue.dropped = True
+                        self.run(self.lose(queue))
+                        return
                     case _:
                         raise refused(response)
                 following = int(response.ext_fields["nextBeginOffset"])
@@ -367,6 +395,10 @@ class GroupSession:
             pause = PAUSE_MIN_S
             with self.lock:
                 if queue.position == position:
+                    if following < position:
+                        # The queue begins anew: nothing that is in flight is part of it.
+                        self.on_dropped(queue)
+                        queue.move(following)
                     queue.add(records, size, following)
                     if records:
                         self.on_messages(queue)
@@ -509,6 +541,9 @@ class GroupSession:
         """
         error: ReputError | None = None
         for queue in list(self.queues.values()):
+            if queue.dropped:
+                # Its topic was deleted.
+                continue
             try:
                 await self.commit_queue(queue, self.offset_of(queue))
             except ReputError as raised:

@@ -220,12 +220,15 @@ class ConsumeServices:
         shared.reset(topic, queue_id, queue_offset)
 
     def topic_goes(self, topic: str) -> None:
-        """Hold back a topic's messages while it is being deleted."""
+        """Hold back a topic's messages while it is being deleted, and answer the pulls that wait for more."""
+        self.hold_service.topic_deleted(topic)
         for shared in self.all_groups():
             shared.hold_back(topic)
 
     def topic_deleted(self, topic: str) -> None:
         """Restart consumers at the first message of a topic's new queues, after the old ones were deleted."""
+        # Once more: a client may have pulled again before the topic was gone.
+        self.hold_service.topic_deleted(topic)
         for shared in self.all_groups():
             shared.begin_anew(topic)
         # Once more: a consumer that left meanwhile may have committed its offsets again.
