@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 import zlib
@@ -10,8 +11,10 @@ import zlib
 import pytest
 
 import reput
+import reput.client.session
 from delivering import wait_until
 from reput import Message
+from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.request_code import RequestCode
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from serving import served
@@ -350,6 +353,47 @@ def test_a_wrong_argument_is_refused(client, options):
     """The error names it."""
     with pytest.raises((reput.ConfigError, reput.RequestRefused)):
         client.consumer(**options)
+
+
+def register(broker, topic, port):
+    """Register a broker-z, with one queue of a topic, at the name server beside *broker*."""
+    topics = {topic: RegisteredTopic(topic, 1, 1)}
+    registration = Registration("DefaultCluster", "broker-z", 0, f"127.0.0.1:{port}", topics=topics)
+    broker.call(lambda: broker.broker.routes.register(registration))
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_consumer_starts_while_one_of_the_brokers_is_away(tmp_path, hangs, monkeypatch):
+    """It consumes from the others, and from that one as soon as it is there."""
+    monkeypatch.setattr(reput.client.session, "INVOKE_TIMEOUT_S", 0.2)
+    with (
+        served(tmp_path / "a", enable_property_filter=True) as broker,
+        reput.connect("{}:{}".format(*broker.address)) as client,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        port = listener.getsockname()[1]
+        if not hangs:
+            listener.close()
+        client.put_batch([Message("orders", b"%d" % number, properties={"price": "1"}) for number in range(4)])
+        register(broker, "orders", port)
+        with client.consumer("billing", "orders", reput.filter.parse("price > 0")) as consumer:
+            assert bodies(received(consumer, 4)) == [b"0", b"1", b"2", b"3"]
+            listener.close()
+            with (
+                served(tmp_path / "z", port=port, broker_name="broker-z", enable_property_filter=True) as other,
+                reput.connect("{}:{}".format(*other.address)) as local,
+            ):
+                local.put(Message("orders", b"later", properties={"price": "1"}, queue_id=0))
+                assert bodies(received(consumer, 1)) == [b"later"]
+
+
+def test_a_consumer_does_not_start_while_all_brokers_are_away(broker, client):
+    """The error names the broker."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    register(broker, "orders", port)
+    with pytest.raises(reput.BrokerError, match=f"the peer cannot be reached: address=127.0.0.1:{port}"):
+        client.consumer("billing", "orders")
 
 
 def test_a_broker_that_is_away_is_waited_for(tmp_path):

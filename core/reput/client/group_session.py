@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -125,7 +125,7 @@ class GroupSession:
     # Joining and leaving.
 
     async def start(self) -> None:
-        """Join the group.
+        """Join the group at the brokers that can be reached; `keep_balanced` tries the others again.
 
         Raises:
             BrokerError: no name server, or no broker of the topics, can be reached.
@@ -137,8 +137,9 @@ class GroupSession:
                 if route is not None:
                     self.known_at_start.add(topic)
             await self.check_expressions()
-            for broker in self.session.routes.all_masters():
-                await self.session.request(broker, self.session.heartbeat_command())
+            await self.ask_all(
+                (broker, self.session.heartbeat_command()) for broker in self.session.routes.all_masters()
+            )
             await self.rebalance()
         except BaseException:
             await self.session.close()
@@ -150,6 +151,7 @@ class GroupSession:
 
     async def check_expressions(self) -> None:
         """Ask the brokers whether they accept the filter expressions."""
+        requests = []
         for topic, subscription in self.subscriptions.items():
             route = self.session.routes.known.get(topic)
             if subscription.expression_type != SQL92 or route is None:
@@ -157,7 +159,26 @@ class GroupSession:
             body = CheckClientBody(self.session.client_id, self.group, subscription_data(subscription))
             for broker in route.masters.values():
                 command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
-                await self.session.request(broker, command)
+                requests.append((broker, command))
+        await self.ask_all(requests)
+
+    async def ask_all(self, requests: Iterable[tuple[str, RemotingCommand]]) -> None:
+        """Send requests to brokers, to all at the same time.
+
+        Raises:
+            BrokerError: none of the brokers can be reached.
+            RequestRefused: a broker refuses.
+        """
+        asked = [self.session.request(broker, command) for broker, command in requests]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if not isinstance(error, BrokerError):
+                raise error
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        for error in errors:
+            logger.warning("a broker cannot be reached and is tried again: group=%s error=%s", self.group, error)
 
     async def close(self) -> None:
         """Leave the group: commit the acknowledged messages, and release the queues at once."""
@@ -238,7 +259,8 @@ class GroupSession:
 
     async def client_ids(self, route: Route) -> list[str]:
         """Return the ids of the group's members; an empty list if no broker answers."""
-        for broker in route.masters.values():
+        # A broker that hangs costs the time limit of a request, and usually has no connection.
+        for broker in sorted(route.masters.values(), key=lambda broker: self.session.connected(broker) is None):
             try:
                 response = await self.session.invoke(
                     broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
@@ -262,12 +284,22 @@ class GroupSession:
                 # Another member still has them.
                 self.has_balanced = False
             new = held
+        by_broker: dict[str, list[MessageQueue]] = {}
         for queue in new:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        await asyncio.gather(*map(self.start_queues, by_broker.values()))
+
+    async def start_queues(self, queues: list[MessageQueue]) -> None:
+        """Start to pull queues of one broker; brokers that cannot be reached do not delay the others."""
+        for queue in queues:
             try:
                 position = await self.first_position(queue)
             except ReputError as error:
                 logger.warning("a queue cannot be started and is tried again: queue=%s error=%s", queue, error)
                 self.has_balanced = False
+                if isinstance(error, BrokerError):
+                    # The broker's other queues would wait as long.
+                    return
                 continue
             found = RemoteQueue(queue, position)
             found.locked_at = self.loop.time()
