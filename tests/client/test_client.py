@@ -68,6 +68,20 @@ def test_messages_are_found_by_key_and_by_unique_key(client):
     assert client.query("orders", "order-18") == []
 
 
+def test_a_message_is_found_by_its_topic_and_id_as_in_a_store(client):
+    """In either case of letters; not in another topic, and not where no message begins."""
+    result = client.put(Message("orders", b"one"))
+    client.put(Message("mails", b"two"))
+    wait_until(lambda: client.query("orders", result.message_id))
+    for key in (result.message_id, result.message_id.lower()):
+        assert [record.body for record in client.query("orders", key)] == [b"one"]
+        assert [record.body for record in client.query(key=key)] == [b"one"]
+    assert client.query("mails", result.message_id) == []
+    assert client.query("orders", result.message_id, 0) == client.query(None, result.message_id, 0) == []
+    nowhere = result.message_id[:-16] + f"{result.commit_log_offset + 1:016X}"
+    assert client.query("orders", nowhere) == client.query(key=nowhere) == []
+
+
 def test_puts_of_one_turn_are_one_request(client, broker):
     """Tasks that put together share requests, and each gets its own result."""
 

@@ -324,7 +324,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
         Raises:
             ConfigError: an argument is wrong, or *topic* is None and *key* is not a message id.
-            RequestRefused: the topic does not exist.
+            RequestRefused: the topic does not exist, or a broker refuses.
             BrokerError: a broker cannot be reached.
         """
         background = self._sessions.background()
