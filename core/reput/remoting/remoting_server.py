@@ -26,7 +26,7 @@ from reput.remoting.connection import Connection, FrameTaker, Limits
 from reput.remoting.listener import Listener
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
-from reput.remoting.response_code import ResponseCode
+from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 from reput.remoting.tls import ServerTls
 from reput.remoting.turn import Turn
 
@@ -294,5 +294,9 @@ def unsupported(request: RemotingCommand) -> RemotingCommand:
 
 def refusal(error: Exception) -> RemotingCommand:
     """Return the response for an error."""
-    code = error.response_code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
-    return RemotingCommand(code, remark=str(error) or type(error).__name__)
+    remark = str(error) or type(error).__name__
+    if not isinstance(error, RequestRefused):
+        return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=remark)
+    # RocketMQ's clients ignore a field that they do not know.
+    fields = {ADVICE_FIELD: error.advice} if error.advice else {}
+    return RemotingCommand(error.response_code, fields, remark=remark)

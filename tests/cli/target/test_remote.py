@@ -51,6 +51,14 @@ def test_what_was_stored_before_a_line_that_is_refused_is_said(target):
     assert ended.stdout.startswith(f"1 sent to orders in {target}: queue 0 from 0 to 0, ")
 
 
+def test_the_advice_of_a_refusal_comes_with_it(target):
+    """It says which setting of the broker forbids the filter."""
+    send(target, stdin="one\n")
+    ended = run_reput("consume", target, "orders", "--group", "billing", "--sql", "price > 2")
+    assert ended.code == 2
+    assert "Set enable_property_filter." in ended.stderr
+
+
 def test_a_group_goes_on_where_it_was(target):
     """Offsets are committed at the broker, and shown by the group's rows."""
     send(target, "--count", "4", "--size", "1")
