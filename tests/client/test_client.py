@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 import reput
+import reput.client.sender
+import reput.client.session
 from delivering import wait_until
 from reput import Message
 from reput.filter.string_hash import string_hash
@@ -62,6 +66,20 @@ def test_messages_are_found_by_key_and_by_unique_key(client):
     uniq_key = records[1].properties["UNIQ_KEY"]
     assert [record.body for record in client.query("orders", uniq_key)] == [b"1"]
     assert client.query("orders", "order-18") == []
+
+
+def test_a_message_is_found_by_its_topic_and_id_as_in_a_store(client):
+    """In either case of letters; not in another topic, and not where no message begins."""
+    result = client.put(Message("orders", b"one"))
+    client.put(Message("mails", b"two"))
+    wait_until(lambda: client.query("orders", result.message_id))
+    for key in (result.message_id, result.message_id.lower()):
+        assert [record.body for record in client.query("orders", key)] == [b"one"]
+        assert [record.body for record in client.query(key=key)] == [b"one"]
+    assert client.query("mails", result.message_id) == []
+    assert client.query("orders", result.message_id, 0) == client.query(None, result.message_id, 0) == []
+    nowhere = result.message_id[:-16] + f"{result.commit_log_offset + 1:016X}"
+    assert client.query("orders", nowhere) == client.query(key=nowhere) == []
 
 
 def test_puts_of_one_turn_are_one_request(client, broker):
@@ -158,6 +176,102 @@ def test_a_name_server_that_is_not_there_is_an_error_after_the_timeout(tmp_path)
         address = "{}:{}".format(*free.getsockname())
     with reput.connect(address, timeout=0.3) as client, pytest.raises(reput.BrokerError, match="cannot be reached"):
         client.put(Message("orders", b"x"))
+
+
+@contextmanager
+def stalled(broker):
+    """The broker answers nothing, but its connections stay, as when its process is stopped."""
+    goes_on = threading.Event()
+    broker.loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        yield
+    finally:
+        goes_on.set()
+
+
+def put_in_thread(client, message, errors):
+    """Put a message on a thread; its error is added to *errors*."""
+
+    def put():
+        try:
+            client.put(message)
+        except reput.ReputError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=put, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_puts_that_are_held_behind_others_fail_at_their_deadline(broker, address, monkeypatch):
+    """While a broker stalls, puts over the limit of unanswered bytes wait no longer than the others."""
+    monkeypatch.setattr(reput.client.sender, "UNANSWERED_SIZE_MAX", 1000)
+    with reput.connect(address, timeout=1) as client:
+        client.put(Message("orders", b"first"))
+        sender = client._sessions.background().sender
+        errors = []
+        with stalled(broker):
+            threads = [put_in_thread(client, Message("orders", b"x" * 2000), errors)]
+            wait_until(lambda: sender.unanswered_size > 1000)
+            threads.append(put_in_thread(client, Message("orders", b"held"), errors))
+            wait_until(lambda: len(errors) == 2)
+        for thread in threads:
+            thread.join(20)
+        assert {type(error) for error in errors} == {reput.BrokerError}
+        assert not sender.held
+        client.put(Message("orders", b"goes on"))
+
+
+def test_held_puts_are_sent_once_the_broker_goes_on(broker, address, monkeypatch):
+    """What waited for earlier puts follows them, in order."""
+    monkeypatch.setattr(reput.client.sender, "UNANSWERED_SIZE_MAX", 1000)
+    with reput.connect(address) as client:
+        client.put(Message("orders", b"first", queue_id=0))
+        sender = client._sessions.background().sender
+        errors = []
+        with stalled(broker):
+            threads = [put_in_thread(client, Message("orders", b"x" * 2000, queue_id=0), errors)]
+            wait_until(lambda: sender.unanswered_size > 1000)
+            for number in range(3):
+                threads.append(put_in_thread(client, Message("orders", b"%d" % number, queue_id=0), errors))
+                wait_until(lambda: sum(len(waiting.sendings) for waiting in sender.held) == len(threads) - 1)
+        for thread in threads:
+            thread.join(20)
+        assert errors == []
+        assert got(client, "orders", 0, 0, 5) == [b"first", b"x" * 2000, b"0", b"1", b"2"]
+
+
+def test_close_ends_the_puts_that_wait(broker, address, monkeypatch):
+    """A client that is closed while a broker stalls leaves no thread behind."""
+    monkeypatch.setattr(reput.client.sender, "UNANSWERED_SIZE_MAX", 1000)
+    client = reput.connect(address, timeout=1)
+    client.put(Message("orders", b"first"))
+    sender = client._sessions.background().sender
+    errors = []
+    with stalled(broker):
+        threads = [put_in_thread(client, Message("orders", b"x" * 2000), errors)]
+        wait_until(lambda: sender.unanswered_size > 1000)
+        threads.append(put_in_thread(client, Message("orders", b"held"), errors))
+        wait_until(lambda: sender.held)
+        client.close()
+        for thread in threads:
+            thread.join(20)
+        assert len(errors) == 2
+
+
+def test_the_timeout_of_the_client_is_the_limit_of_a_put(broker, address, monkeypatch):
+    """Neither an answer nor a route that does not come prolongs it; the error says how long the answer was late."""
+    monkeypatch.setattr(reput.client.sender, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(reput.client.session, "INVOKE_TIMEOUT_S", 3600.0)
+    with reput.connect(address, timeout=1) as client:
+        client.put(Message("orders", b"first"))
+        with stalled(broker):
+            with pytest.raises(reput.BrokerError, match=r"the broker does not answer: .* sent_s_ago=0\.\d"):
+                client.put(Message("orders", b"late"))
+            with pytest.raises(
+                reput.BrokerError, match="no name server gives a route in time: topic='mails' timeout_s=1"
+            ):
+                client.put(Message("mails", b"late"))
 
 
 def test_a_closed_client_says_so(address):

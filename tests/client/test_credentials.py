@@ -62,6 +62,11 @@ def test_a_wrong_key_is_refused_and_an_unknown_certificate_too(served, certifica
         pytest.raises((reput.RequestRefused, reput.BrokerError)),
     ):
         client.put(reput.Message("orders", b"one"))
+    with reput.connect(address, tls=certificate.cert, access_key=ACCESS_KEY, secret_key=SECRET_KEY) as client:
+        message_id = client.put(reput.Message("orders", b"one")).message_id
+    for keys in ({}, {"access_key": ACCESS_KEY, "secret_key": "another"}):
+        with reput.connect(address, tls=certificate.cert, **keys) as client, pytest.raises(reput.RequestRefused):
+            client.query(key=message_id)
     other = write_certificate(tmp_path, "other").cert
     with (
         reput.connect(address, tls=other, access_key=ACCESS_KEY, secret_key=SECRET_KEY, timeout=3.0) as client,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 import zlib
@@ -10,8 +11,10 @@ import zlib
 import pytest
 
 import reput
+import reput.client.session
 from delivering import wait_until
 from reput import Message
+from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.request_code import RequestCode
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from serving import served
@@ -121,6 +124,17 @@ def test_tags_and_expressions_select_messages(tmp_path):
         with client.consumer("by_price", "orders", reput.filter.parse("price > 2")) as consumer:
             assert bodies(received(consumer, 2)) == [b"3", b"4"]
             assert consumer.receive(0.2) is None
+
+
+def test_text_that_looks_like_an_expression_is_refused_as_by_a_store(client):
+    """As tags it would select nothing, and the group would pass its messages over."""
+    client.put_batch([Message("orders", b"%d" % price, properties={"price": str(price)}) for price in range(5)])
+    with pytest.raises(reput.filter.FilterSyntaxError, match="no list of tags"):
+        client.consumer("billing", "orders", "price > 3")
+    with pytest.raises(reput.filter.FilterSyntaxError, match="no list of tags"):
+        asyncio.run(client.aconsumer("billing", "orders", "price > 3"))
+    with client.consumer("billing", "orders") as consumer:
+        assert bodies(received(consumer, 5)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_an_expression_that_the_broker_does_not_take_is_an_error(client):
@@ -245,6 +259,24 @@ def test_a_compressed_body_is_inflated(broker, client):
     assert [record.sys_flag & 1 for record in records] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("options", [{}, {"in_order": True}, {"broadcast": True}, {"begin": "latest"}])
+def test_a_topic_that_is_made_anew_is_consumed_from_its_first_message(broker, client, options):
+    """The queues begin at 0 again; the running consumer keeps no place of the old ones, and commits none."""
+    client.put(Message("orders", b"first", queue_id=0))
+    with client.consumer("billing", "orders", **options) as consumer:
+        client.put_batch([Message("orders", b"old", queue_id=0) for _ in range(10)])
+        received(consumer, 9 if "begin" in options else 10)
+        in_flight = consumer.receive(20)
+        consumer.commit()
+        client.administration.delete_topic("orders")
+        client.put_batch([Message("orders", b"new %d" % number, queue_id=0) for number in range(15)])
+        assert [record.body for record in received(consumer, 15)] == [b"new %d" % number for number in range(15)]
+        with pytest.raises(reput.RequestRefused, match="not in flight"):
+            consumer.ack(in_flight)
+    if "broadcast" not in options:
+        assert broker.engine.services.managers.offsets.query_offset("billing", "orders", 0) == 15
+
+
 def test_order_is_kept_by_locks_at_the_broker(client, broker):
     """A consumer in order locks its queues, and gives them back at the end."""
     client.put(Message("orders", b"x", queue_id=0))
@@ -310,6 +342,8 @@ def test_a_consumer_that_waits_is_woken_by_close(client):
         {"group": "no group", "topics": "orders"},
         {"group": "billing", "topics": []},
         {"group": "billing", "topics": "or ders"},
+        {"group": "billing", "topics": 5},
+        {"group": "billing", "topics": "orders", "filter": 5},
         {"group": "billing", "topics": "orders", "begin": "soon"},
         {"group": "billing", "topics": "orders", "in_flight_max": 0},
         {"group": "billing", "topics": "orders", "allocation": "fairly"},
@@ -319,6 +353,47 @@ def test_a_wrong_argument_is_refused(client, options):
     """The error names it."""
     with pytest.raises((reput.ConfigError, reput.RequestRefused)):
         client.consumer(**options)
+
+
+def register(broker, topic, port):
+    """Register a broker-z, with one queue of a topic, at the name server beside *broker*."""
+    topics = {topic: RegisteredTopic(topic, 1, 1)}
+    registration = Registration("DefaultCluster", "broker-z", 0, f"127.0.0.1:{port}", topics=topics)
+    broker.call(lambda: broker.broker.routes.register(registration))
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_consumer_starts_while_one_of_the_brokers_is_away(tmp_path, hangs, monkeypatch):
+    """It consumes from the others, and from that one as soon as it is there."""
+    monkeypatch.setattr(reput.client.session, "INVOKE_TIMEOUT_S", 0.2)
+    with (
+        served(tmp_path / "a", enable_property_filter=True) as broker,
+        reput.connect("{}:{}".format(*broker.address)) as client,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        port = listener.getsockname()[1]
+        if not hangs:
+            listener.close()
+        client.put_batch([Message("orders", b"%d" % number, properties={"price": "1"}) for number in range(4)])
+        register(broker, "orders", port)
+        with client.consumer("billing", "orders", reput.filter.parse("price > 0")) as consumer:
+            assert bodies(received(consumer, 4)) == [b"0", b"1", b"2", b"3"]
+            listener.close()
+            with (
+                served(tmp_path / "z", port=port, broker_name="broker-z", enable_property_filter=True) as other,
+                reput.connect("{}:{}".format(*other.address)) as local,
+            ):
+                local.put(Message("orders", b"later", properties={"price": "1"}, queue_id=0))
+                assert bodies(received(consumer, 1)) == [b"later"]
+
+
+def test_a_consumer_does_not_start_while_all_brokers_are_away(broker, client):
+    """The error names the broker."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    register(broker, "orders", port)
+    with pytest.raises(reput.BrokerError, match=f"the peer cannot be reached: address=127.0.0.1:{port}"):
+        client.consumer("billing", "orders")
 
 
 def test_a_broker_that_is_away_is_waited_for(tmp_path):

@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import threading
+from functools import partial
 
 import pytest
 
@@ -15,13 +16,20 @@ import reput
 import reput.client.target
 from delivering import wait_until
 from reput import Message
+from reput.broker.broker import Broker
 from reput.remoting import peer_credentials
 from reput.store.state.broker_place import BrokerPlace, read_broker_place, write_broker_place
+from serving import served
 
 
 @pytest.fixture
 def place(broker):
     """The broker listens on a Unix socket, too, and the store says so."""
+    return placed(broker)
+
+
+def placed(broker):
+    """Let a broker listen on a Unix socket, and return what the store says of it."""
     name = f"reput-test-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0{name}")
@@ -47,6 +55,27 @@ def test_a_unix_address_leads_to_the_broker(broker, place):
     """``unix:@name`` is the socket itself."""
     with reput.connect(f"unix:@{place.socket}") as client:
         client.put(Message("orders", b"x"))
+
+
+def test_a_broker_without_a_name_server_answers_for_its_topics_on_its_socket_only(tmp_path):
+    """Its store and its socket lead to all that a client does; its port is no name server, as with RocketMQ."""
+    with served(tmp_path / "store", make=partial(Broker, embeds_name_server=False)) as broker:
+        place = placed(broker)
+        with reput.connect(f"unix:@{place.socket}") as client:
+            client.put(Message("orders", b"x", queue_id=0))
+        with reput.connect(broker.engine.directory) as client:
+            wait_until(lambda: [record.body for record in client.get("orders")] == [b"x"])
+            with client.consumer("billing", "orders") as consumer:
+                record = consumer.receive(20)
+                consumer.ack(record)
+            assert record.body == b"x"
+            assert "orders" in client.administration.topic_names()
+            client.administration.delete_topic("orders")
+            assert client.queue_ids("orders") == []
+        with reput.connect("{}:{}".format(*broker.address)) as client:
+            with pytest.raises(reput.RequestRefused) as refused:
+                client.put(Message("orders", b"x"))
+            assert refused.value.response_code == reput.ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def test_a_process_of_another_user_is_not_let_in(broker, place, monkeypatch):

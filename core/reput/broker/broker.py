@@ -4,6 +4,10 @@
                      │
                 NameServer in the same table of processors, or registration with name servers elsewhere
 
+Without a name server of its own, a broker answers for its own topics on its Unix socket only. A program that names the
+store, or the socket, means this one broker. On a port, a client that mistakes the broker for a name server would take
+the routes of one broker for those of the cluster; RocketMQ's brokers refuse these requests, too.
+
 Source: RocketMQ broker, BrokerController.
 """
 
@@ -13,6 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from reput.access.protection import access_control, server_tls
 from reput.broker.admin.admin_clients import AdminClientsProcessor
@@ -44,7 +49,7 @@ from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ConfigError
-from reput.namesrv.name_server import NameServer
+from reput.namesrv.name_server import NameServer, Process
 from reput.namesrv.route_info_manager import (
     LEGAL_NAME,
     RegisteredTopic,
@@ -53,7 +58,9 @@ from reput.namesrv.route_info_manager import (
     RouteInfoManager,
 )
 from reput.remoting.connection import Connection
-from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer
+from reput.remoting.peer_credentials import peer_uid
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer, unsupported
 from reput.remoting.request_code import RequestCode
 from reput.remoting.turn import Turn
 from reput.replication.ha_connection import Protection
@@ -87,7 +94,8 @@ class Broker:
         """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
         Args:
-            embeds_name_server: also answer requests to a name server.
+            embeds_name_server: also answer requests to a name server; otherwise only those for routes, and only on
+                Unix sockets.
             name_servers: addresses of name servers to register with.
             connections_max: maximum number of connections; further ones are closed.
             hooks: modules or objects with hooks of `reput_hooks`, in addition to the setting broker_hooks.
@@ -129,7 +137,8 @@ class Broker:
             self.clients, services.groups, self.topics, self.locks, self.settings, expressions
         )
         self.routes = RouteInfoManager(self.loop.time)
-        self.name_server = NameServer(self.routes) if embeds_name_server else None
+        self.name_server = NameServer(self.routes)
+        self.embeds_name_server = embeds_name_server
         self.registration = NameServerRegistration(
             name_servers, address, ha_address, self.settings, services.managers.topics
         )
@@ -198,7 +207,12 @@ class Broker:
             RequestCode.END_TRANSACTION: Processor(self.transactions.end, in_thread=True),
         }
         table.update(self.admin_processors())
-        return table if self.name_server is None else {**self.name_server.processors(), **table}
+        if self.embeds_name_server:
+            return {**self.name_server.processors(), **table}
+        local = {
+            code: Processor(partial(answer_locally, read)) for code, read in self.name_server.route_reads().items()
+        }
+        return {**local, **table}
 
     def admin_processors(self) -> Mapping[int, Processor]:
         """Return the processor of each administrator's request."""
@@ -302,8 +316,7 @@ class Broker:
         self.timer.cancel()
         if self.access is not None:
             self.access.close()
-        if self.name_server is not None:
-            self.name_server.close()
+        self.name_server.close()
         await self.server.close()
 
 
@@ -326,3 +339,9 @@ def registered_topic(config: TopicConfig) -> RegisteredTopic:
     return RegisteredTopic(
         config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
     )
+
+
+def answer_locally(process: Process, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+    """Answer a request that came through a Unix socket; on a port it is not supported."""
+    assert connection.transport is not None
+    return unsupported(request) if peer_uid(connection.transport) is None else process(request, connection)

@@ -26,7 +26,7 @@ from reput.client.sessions import Sessions
 from reput.client.transactions import Transactions
 from reput.closing_block import ClosingBlock
 from reput.consume.pull.topic_reader import Beginning, check_beginning
-from reput.consume.registry.subscription import Filter, subscribe
+from reput.consume.registry.subscription import Filter, checked_filter, checked_topics, subscribe
 from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError
@@ -177,7 +177,8 @@ class Client(Puts, ClosingBlock, RunsWorkers):
                 "Leave offset_store out: brokers keep the offsets of a group.",
             )
         path = None if offset_store is None else require_path("offset_store", offset_store)
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = checked_topics(topics)
+        filter = checked_filter(filter)
         if not names:
             raise ConfigError("a consumer has no topic", "Give at least one topic.")
         for topic in names:
@@ -186,7 +187,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         subscriptions = {topic: subscribe(topic, filter, sub_version=version) for topic in names}
         if not broadcast:
             retry = RETRY_PREFIX + group
-            subscriptions[retry] = subscribe(retry, sub_version=version)
+            subscriptions.setdefault(retry, subscribe(retry, sub_version=version))
         consumer = RemoteConsumer(group, in_flight_max, queue_in_flight_max)
         session = GroupSession(
             self._sessions.new_target(),
@@ -323,7 +324,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
         Raises:
             ConfigError: an argument is wrong, or *topic* is None and *key* is not a message id.
-            RequestRefused: the topic does not exist.
+            RequestRefused: the topic does not exist, or a broker refuses.
             BrokerError: a broker cannot be reached.
         """
         background = self._sessions.background()
@@ -447,7 +448,7 @@ def connect(
         target: ``HOST:PORT`` of a name server, or several of them separated by semicolons; or the directory of a
             store that `reput serve` serves on this machine, without port or name server; or ``unix:PATH`` of a broker's
             socket.
-        timeout: seconds that a put may take while brokers cannot be reached.
+        timeout: seconds that a put may take. If brokers cannot be reached or do not answer, it then fails.
         tls: encrypts connections over the network: a file with the authorities that have signed the brokers'
             certificates, or an `ssl.SSLContext`. None: connections are not encrypted.
         access_key: the account with which every request is signed, for brokers that have accounts.
@@ -457,4 +458,8 @@ def connect(
         ConfigError: an argument is wrong.
     """
     require_seconds("timeout", timeout)
+    if timeout is None:
+        raise ConfigError(
+            "timeout is not a number of seconds: timeout=None", "Give a float; float('inf') has no limit."
+        )
     return Client(target, timeout, credentials(tls, access_key, secret_key))

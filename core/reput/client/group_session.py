@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -125,7 +125,7 @@ class GroupSession:
     # Joining and leaving.
 
     async def start(self) -> None:
-        """Join the group.
+        """Join the group at the brokers that can be reached; `keep_balanced` tries the others again.
 
         Raises:
             BrokerError: no name server, or no broker of the topics, can be reached.
@@ -137,8 +137,9 @@ class GroupSession:
                 if route is not None:
                     self.known_at_start.add(topic)
             await self.check_expressions()
-            for broker in self.session.routes.all_masters():
-                await self.session.request(broker, self.session.heartbeat_command())
+            await self.ask_all(
+                (broker, self.session.heartbeat_command()) for broker in self.session.routes.all_masters()
+            )
             await self.rebalance()
         except BaseException:
             await self.session.close()
@@ -150,6 +151,7 @@ class GroupSession:
 
     async def check_expressions(self) -> None:
         """Ask the brokers whether they accept the filter expressions."""
+        requests = []
         for topic, subscription in self.subscriptions.items():
             route = self.session.routes.known.get(topic)
             if subscription.expression_type != SQL92 or route is None:
@@ -157,7 +159,26 @@ class GroupSession:
             body = CheckClientBody(self.session.client_id, self.group, subscription_data(subscription))
             for broker in route.masters.values():
                 command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
-                await self.session.request(broker, command)
+                requests.append((broker, command))
+        await self.ask_all(requests)
+
+    async def ask_all(self, requests: Iterable[tuple[str, RemotingCommand]]) -> None:
+        """Send requests to brokers, to all at the same time.
+
+        Raises:
+            BrokerError: none of the brokers can be reached.
+            RequestRefused: a broker refuses.
+        """
+        asked = [self.session.request(broker, command) for broker, command in requests]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if not isinstance(error, BrokerError):
+                raise error
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        for error in errors:
+            logger.warning("a broker cannot be reached and is tried again: group=%s error=%s", self.group, error)
 
     async def close(self) -> None:
         """Leave the group: commit the acknowledged messages, and release the queues at once."""
@@ -238,7 +259,8 @@ class GroupSession:
 
     async def client_ids(self, route: Route) -> list[str]:
         """Return the ids of the group's members; an empty list if no broker answers."""
-        for broker in route.masters.values():
+        # A broker that hangs costs the time limit of a request, and usually has no connection.
+        for broker in sorted(route.masters.values(), key=lambda broker: self.session.connected(broker) is None):
             try:
                 response = await self.session.invoke(
                     broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
@@ -262,12 +284,22 @@ class GroupSession:
                 # Another member still has them.
                 self.has_balanced = False
             new = held
+        by_broker: dict[str, list[MessageQueue]] = {}
         for queue in new:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        await asyncio.gather(*map(self.start_queues, by_broker.values()))
+
+    async def start_queues(self, queues: list[MessageQueue]) -> None:
+        """Start to pull queues of one broker; brokers that cannot be reached do not delay the others."""
+        for queue in queues:
             try:
                 position = await self.first_position(queue)
             except ReputError as error:
                 logger.warning("a queue cannot be started and is tried again: queue=%s error=%s", queue, error)
                 self.has_balanced = False
+                if isinstance(error, BrokerError):
+                    # The broker's other queues would wait as long.
+                    return
                 continue
             found = RemoteQueue(queue, position)
             found.locked_at = self.loop.time()
@@ -281,14 +313,38 @@ class GroupSession:
         if self.in_order:
             # To keep the order, no other consumer may start before the program has handled the messages that it holds.
             await self.wait_until_done(queue)
-        offset = self.offset_of(queue)
+        # The offset of a deleted topic means nothing in a new one.
+        offset = None if queue.dropped else self.offset_of(queue)
         with self.lock:
             queue.dropped = True
             self.on_dropped(queue)
-        with contextlib.suppress(ReputError):
-            await self.commit_queue(queue, offset)
+        if offset is not None:
+            with contextlib.suppress(ReputError):
+                await self.commit_queue(queue, offset)
         if self.in_order:
             self.requests.unlock([queue.queue])
+
+    async def lose(self, queue: RemoteQueue) -> None:
+        """Forget a queue whose topic was deleted. A new topic of that name begins anew, so no offset is committed."""
+        at = queue.queue
+        logger.warning("the topic of a queue was deleted: group=%s queue=%s", self.group, at)
+        async with self.balancing:
+            if self.queues.get(at) is queue:
+                del self.queues[at]
+                with self.lock:
+                    self.on_dropped(queue)
+                if self.local_offsets is not None:
+                    self.local_offsets.forget(at)
+                if self.in_order:
+                    self.requests.unlock([at])
+            # All messages of a new topic are new.
+            self.known_at_start.discard(at.topic)
+        # A name server may learn of it later than the broker.
+        await asyncio.sleep(REBALANCE_AGAIN_S)
+        with contextlib.suppress(ReputError):
+            await self.session.routes.refresh(at.topic)
+        self.has_balanced = False
+        self.changed.set()
 
     async def wait_until_done(self, queue: RemoteQueue) -> None:
         """Wait, for a limited time, until no message of a queue is in flight."""
@@ -347,6 +403,10 @@ class GroupSession:
                     case ResponseCode.PULL_OFFSET_MOVED:
                         self.tell_moved(queue, response)
                         records, size = [], 0
+                    case ResponseCode.TOPIC_NOT_EXIST:
+                        queue.dropped = True
+                        self.run(self.lose(queue))
+                        return
                     case _:
                         raise refused(response)
                 following = int(response.ext_fields["nextBeginOffset"])
@@ -367,6 +427,10 @@ class GroupSession:
             pause = PAUSE_MIN_S
             with self.lock:
                 if queue.position == position:
+                    if following < position:
+                        # The queue begins anew: nothing that is in flight is part of it.
+                        self.on_dropped(queue)
+                        queue.move(following)
                     queue.add(records, size, following)
                     if records:
                         self.on_messages(queue)
@@ -509,6 +573,9 @@ class GroupSession:
         """
         error: ReputError | None = None
         for queue in list(self.queues.values()):
+            if queue.dropped:
+                # Its topic was deleted.
+                continue
             try:
                 await self.commit_queue(queue, self.offset_of(queue))
             except ReputError as raised:

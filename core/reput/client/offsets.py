@@ -60,6 +60,11 @@ class Offsets:
         self.offsets[queue] = offset
         self.is_changed = True
 
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove the offset of a queue that is gone."""
+        if self.offsets.pop(queue, None) is not None:
+            self.is_changed = True
+
     def persist(self) -> None:
         """Write the file, if an offset has changed.
 

@@ -22,6 +22,8 @@ __all__ = ["TIMESTAMP_MAX", "get_messages", "query_messages"]
 GROUP = "TOOLS_CONSUMER"
 SUBSCRIPTION_FLAG = 4
 PULL_COUNT_MAX = 32
+# The beginning of the remark with which brokers say that there is no message with an id.
+NO_MESSAGE = "can not find message by the offset"
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 STATUSES = {
     ResponseCode.SUCCESS: GetMessageStatus.FOUND,
@@ -119,12 +121,12 @@ async def query_messages(
     """Return the newest messages with a key or a message id, in the order of their store times.
 
     Raises:
-        RequestRefused: the topic does not exist.
+        RequestRefused: the topic does not exist, or a broker refuses.
         BrokerError: a broker cannot be reached.
     """
     if topic is None:
         record = await view_message(session, key)
-        return [record] if record is not None and begin <= record.store_timestamp <= end else []
+        return [record] if record is not None and count_max and begin <= record.store_timestamp <= end else []
     route = await route_of(session, topic)
     found: list[Record] = []
     for broker in route.masters.values():
@@ -141,22 +143,34 @@ async def query_messages(
         if response.code != ResponseCode.SUCCESS:
             raise refused(response)
         records = map(decode_record, records_of(response.body_bytes))
-        # The broker's index has only hashes, so the result may include other keys.
+        # The broker's index has only hashes, so the result may include other keys. reput's brokers know ids as keys.
         found += [record for record in records if record.topic == topic and has_key(record, key)]
     found.sort(key=lambda record: (record.store_timestamp, record.commit_log_offset))
     return found[-count_max:] if count_max else []
 
 
 def has_key(record: Record, key: str) -> bool:
-    """Return whether a message has a key, or a unique key."""
+    """Return whether a message has a key, a unique key, or a message id in either case of letters."""
     properties = record.properties
-    return key in properties.get("KEYS", "").split(" ") or properties.get("UNIQ_KEY") == key
+    if key in properties.get("KEYS", "").split(" ") or properties.get("UNIQ_KEY") == key:
+        return True
+    return record.message_id == key.upper()
 
 
 async def view_message(session: Session, message_id: str) -> Record | None:
-    """Return the message with an id from the broker that the id names; None: there is none."""
+    """Return the message with an id from the broker that the id names; None: there is none.
+
+    Raises:
+        RequestRefused: the broker refuses.
+        BrokerError: the broker cannot be reached.
+    """
     offset = decode_message_id(message_id)
     assert offset is not None
     broker = decode_host(bytes.fromhex(message_id[:-OFFSET_DIGITS]))
     response = await session.invoke(broker, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}))
-    return decode_record(response.body_bytes) if response.code == ResponseCode.SUCCESS else None
+    if response.code == ResponseCode.SUCCESS:
+        return decode_record(response.body_bytes)
+    # The code is that of any error.
+    if response.code == ResponseCode.SYSTEM_ERROR and (response.remark or "").startswith(NO_MESSAGE):
+        return None
+    raise refused(response)

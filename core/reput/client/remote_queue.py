@@ -33,7 +33,7 @@ class RemoteQueue:
         has_room: set while there is room for more messages; waited for in the consumer's loop.
         broker_id: id of the broker that the last answer suggests for the next pull.
         locked_at: when the broker last locked the queue for this consumer, in seconds of the loop's clock.
-        dropped: the queue no longer belongs to this consumer.
+        dropped: the queue no longer belongs to this consumer, or its topic was deleted.
     """
 
     __slots__ = (

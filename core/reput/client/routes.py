@@ -17,7 +17,7 @@ from reput.namesrv.route_info import QueueData, TopicRouteData
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
-from reput.remoting.response_code import ResponseCode
+from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 
 __all__ = ["DEFAULT_TOPIC", "Route", "Routes", "refused"]
 
@@ -199,4 +199,5 @@ def refused(response: RemotingCommand) -> RequestRefused:
         code: int = ResponseCode(response.code)
     except ValueError:
         code = response.code
-    return RequestRefused(code, response.remark or f"the broker refuses the request: response_code={response.code}")
+    text = response.remark or f"the broker refuses the request: response_code={response.code}"
+    return RequestRefused(code, text, response.ext_fields.get(ADVICE_FIELD, ""))

@@ -6,7 +6,7 @@
 
 If a broker cannot be reached, the put is repeated with pauses until its timeout, so a broker that is killed and
 restarted causes only a delay. If only the answer was lost, the message is then stored twice. A put that is refused for
-a temporary reason is repeated twice, if possible at another broker.
+a temporary reason is repeated twice, if possible at another broker. Wherever a put waits, it fails at its deadline.
 
 Source: RocketMQ client, DefaultMQProducerImpl.sendDefaultImpl and DefaultMQProducer.retryResponseCodes.
 """
@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from reput.client.routes import Route
 from reput.client.sending import Sending, refusal_of, results_of, send_request, size_of
@@ -36,9 +37,10 @@ __all__ = ["Sender"]
 BATCH_SIZE_MAX = 256 << 10
 # While more bytes than this are sent but not answered, further messages wait.
 UNANSWERED_SIZE_MAX = 32 << 20
-LOOK_INTERVAL_S = 0.5
+LOOK_INTERVAL_MIN_S, LOOK_INTERVAL_MAX_S = 0.01, 0.5
 # A request without an answer for this long counts as lost.
 ANSWER_TIMEOUT_S = 5.0
+TIMEOUT_MAX_S = 1e8
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 RETRIES_MAX = 2
 STORED_CODES = frozenset((ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, 11, 12))
@@ -54,6 +56,13 @@ RETRIED_CODES = frozenset(
         1500,
     )
 )
+
+
+class PutTurn(NamedTuple):
+    """Messages that were put in one turn and that no request carries yet."""
+
+    deadline: float
+    sendings: list[Sending]
 
 
 class SendRequest:
@@ -90,11 +99,14 @@ class SendRequest:
         self.sent_at = 0.0
         self.broker: str | None = None
 
+    @property
+    def due(self) -> float:
+        """When the request, which was sent, counts as lost without an answer, in seconds of the loop's clock."""
+        return min(self.sent_at + ANSWER_TIMEOUT_S, self.deadline)
+
     def fail(self, error: ReputError) -> None:
         """Tell the error to all that wait for these messages."""
-        for sending in self.sendings:
-            if not sending.outcome.done():
-                sending.outcome.set_exception(error)
+        fail_all(self.sendings, error)
 
 
 class Sender:
@@ -108,16 +120,18 @@ class Sender:
         self.session = session
         self.routes = session.routes
         self.loop = session.loop
-        self.timeout = timeout
+        # Event loops do not take an endless time.
+        self.timeout = min(timeout, TIMEOUT_MAX_S)
         self.pending: list[Sending] = []
         # By broker: the requests that wait for its connection.
         self.connecting: dict[str, list[SendRequest]] = {}
         # The topics whose route is being asked for, and the messages that wait for it.
-        self.routing: dict[str, list[Sending]] = {}
+        self.routing: dict[str, list[PutTurn]] = {}
         # Requests that were sent but not answered, the oldest first, with the future of the response.
         self.unanswered: dict[SendRequest, asyncio.Future[RemotingCommand]] = {}
         self.unanswered_size = 0
-        self.held: list[Sending] = []
+        # The messages that wait until fewer bytes are unanswered, the oldest first.
+        self.held: deque[PutTurn] = deque()
         self.tasks: set[asyncio.Task[None]] = set()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -132,10 +146,15 @@ class Sender:
         sendings, self.pending = self.pending, []
         if not sendings:
             return
-        if self.unanswered_size > UNANSWERED_SIZE_MAX:
-            self.held += sendings
-            return
         deadline = self.loop.time() + self.timeout
+        if self.held or self.unanswered_size > UNANSWERED_SIZE_MAX:
+            self.held.append(PutTurn(deadline, sendings))
+            self.watch(deadline)
+        else:
+            self.send_now(sendings, deadline)
+
+    def send_now(self, sendings: list[Sending], deadline: float) -> None:
+        """Send messages, topic by topic."""
         topic = sendings[0].topic
         for sending in sendings:
             if sending.topic != topic:
@@ -154,37 +173,34 @@ class Sender:
         """Send messages of one topic."""
         route = self.routes.known.get(topic)
         if topic in self.routing:
-            self.routing[topic] += sendings
+            self.routing[topic].append(PutTurn(deadline, sendings))
+            self.watch(deadline)
         elif route is None or not route.writable:
-            self.routing[topic] = sendings
-            self.start(self.find_route(topic, deadline))
+            self.routing[topic] = [PutTurn(deadline, sendings)]
+            self.watch(deadline)
+            self.start(self.find_route(topic))
         else:
             self.send_by_route(route, sendings, deadline)
 
-    async def find_route(self, topic: str, deadline: float) -> None:
-        """Ask for the route of a topic until it is found or the time is over; then send the messages that wait."""
+    async def find_route(self, topic: str) -> None:
+        """Ask for the route of a topic while messages wait for it; then send them."""
         pause = PAUSE_MIN_S
-        while True:
+        while self.routing[topic]:
             try:
                 route = await self.routes.to_send(topic)
             except RequestRefused as error:
-                self.fail_all(self.routing.pop(topic), error)
+                for waiting in self.routing.pop(topic):
+                    fail_all(waiting.sendings, error)
                 return
             except BrokerError as error:
-                if self.loop.time() + pause > deadline:
-                    self.fail_all(self.routing.pop(topic), error)
-                    return
+                self.routing[topic] = fail_overdue(self.routing[topic], self.loop.time() + pause, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX_S)
-                continue
-            self.send_by_route(route, self.routing.pop(topic), max(deadline, self.loop.time() + 1.0))
-            return
-
-    def fail_all(self, sendings: Iterable[Sending], error: ReputError) -> None:
-        """Tell *error* to all that wait for *sendings*."""
-        for sending in sendings:
-            if not sending.outcome.done():
-                sending.outcome.set_exception(error)
+            else:
+                for waiting in self.routing.pop(topic):
+                    self.send_by_route(route, waiting.sendings, waiting.deadline)
+                return
+        del self.routing[topic]
 
     def send_by_route(self, route: Route, sendings: list[Sending], deadline: float) -> None:
         """Send messages of one topic: those without a queue in batches, each batch to the next queue in turn."""
@@ -239,10 +255,12 @@ class Sender:
         waiting = self.connecting.get(broker)
         if waiting is not None:
             waiting.append(request)
+            self.watch(request.deadline)
             return
         connection = self.session.connected(broker)
         if connection is None:
             self.connecting[broker] = [request]
+            self.watch(request.deadline)
             self.start(self.connect(broker))
         else:
             self.send_on(connection, request)
@@ -275,8 +293,7 @@ class Sender:
         request.sent_at = self.loop.time()
         self.unanswered[request] = future
         self.unanswered_size += request.size
-        if self.timer is None:
-            self.timer = self.loop.call_later(LOOK_INTERVAL_S, self.look)
+        self.watch(request.due)
         future.add_done_callback(partial(self.answered, request))
 
     def answered(self, request: SendRequest, future: asyncio.Future[RemotingCommand]) -> None:
@@ -287,10 +304,7 @@ class Sender:
                 future.exception()
             return
         self.unanswered_size -= request.size
-        if self.held and self.unanswered_size < UNANSWERED_SIZE_MAX // 2:
-            held, self.held = self.held, []
-            self.pending = held + self.pending
-            self.send_pending()
+        self.release()
         if future.cancelled():
             self.lost(request, BrokerError("the connection was closed while a put was under way"))
             return
@@ -303,6 +317,13 @@ class Sender:
             self.stored(request, response)
         else:
             self.refused(request, response)
+
+    def release(self) -> None:
+        """Send the messages that were held, while there is room for them."""
+        if self.unanswered_size < UNANSWERED_SIZE_MAX // 2:
+            while self.held and self.unanswered_size <= UNANSWERED_SIZE_MAX:
+                waiting = self.held.popleft()
+                self.send_now(waiting.sendings, waiting.deadline)
 
     def stored(self, request: SendRequest, response: RemotingCommand) -> None:
         """Tell those that wait where their messages are."""
@@ -341,7 +362,7 @@ class Sender:
         if is_over or response.code not in RETRIED_CODES:
             request.fail(error)
             return
-        self.start(self.send_again(request, PAUSE_MIN_S))
+        self.start(self.send_again(request, PAUSE_MIN_S, error))
 
     def lost(self, request: SendRequest, error: ReputError) -> None:
         """Repeat a request whose broker cannot be reached, until its time is over."""
@@ -350,31 +371,65 @@ class Sender:
         if self.session.closed or self.loop.time() + pause >= request.deadline:
             request.fail(error)
             return
-        self.start(self.send_again(request, pause))
+        self.start(self.send_again(request, pause, error))
 
-    async def send_again(self, request: SendRequest, pause: float) -> None:
-        """Send a request again after *pause* seconds, if possible to another broker."""
-        await asyncio.sleep(pause)
+    async def send_again(self, request: SendRequest, pause: float, error: ReputError) -> None:
+        """Send a request that failed with *error* after *pause* seconds, if possible to another broker."""
         topic = request.queue.topic
-        await self.look_up(topic)
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                await asyncio.sleep(pause)
+                await self.look_up(topic)
+        except TimeoutError:
+            request.fail(error)
+            return
         route = self.routes.known.get(topic)
         if route is not None and route.writable and request.may_move:
             request.queue = route.next_writable(other_than=request.queue.broker_name)
         self.send(request)
 
+    def watch(self, due: float) -> None:
+        """Look at what waits at the time *due*, in seconds of the loop's clock, or before."""
+        if self.timer is None:
+            wait = min(max(due - self.loop.time(), LOOK_INTERVAL_MIN_S), LOOK_INTERVAL_MAX_S)
+            self.timer = self.loop.call_later(wait, self.look)
+
     def look(self) -> None:
-        """Treat requests without an answer for too long as lost: their connections may be dead."""
+        """Fail the puts whose time is over; treat requests without an answer for too long as lost."""
         self.timer = None
-        before = self.loop.time() - min(ANSWER_TIMEOUT_S, self.timeout)
-        for request in list(self.unanswered):
-            if request.sent_at > before:
-                break
+        now = self.loop.time()
+        for request in [request for request in self.unanswered if request.due <= now]:
+            # The connection may be dead.
             del self.unanswered[request]
             self.unanswered_size -= request.size
-            error = BrokerError(f"the broker does not answer: broker={request.broker} sent_s_ago={ANSWER_TIMEOUT_S}")
-            self.lost(request, error)
-        if self.unanswered:
-            self.timer = self.loop.call_later(LOOK_INTERVAL_S, self.look)
+            waited = now - request.sent_at
+            self.lost(
+                request, BrokerError(f"the broker does not answer: broker={request.broker} sent_s_ago={waited:.1f}")
+            )
+        for broker, requests in self.connecting.items():
+            for request in [request for request in requests if request.deadline <= now]:
+                requests.remove(request)
+                request.fail(self.too_late(f"the broker cannot be reached in time: broker={broker}"))
+        for topic, waiting in self.routing.items():
+            error = self.too_late(f"no name server gives a route in time: topic={topic!r}")
+            self.routing[topic] = fail_overdue(waiting, now, error)
+        error = self.too_late(
+            f"earlier puts were not answered in time: unanswered_size={self.unanswered_size} "
+            f"unanswered_size_max={UNANSWERED_SIZE_MAX}"
+        )
+        self.held = deque(fail_overdue(self.held, now, error))
+        self.release()
+        times = [request.due for request in self.unanswered]
+        times += [request.deadline for requests in self.connecting.values() for request in requests]
+        times += [one.deadline for waiting in (self.held, *self.routing.values()) for one in waiting]
+        if times:
+            self.watch(min(times))
+
+    def too_late(self, reason: str) -> BrokerError:
+        """Return the error for a put whose time is over."""
+        return BrokerError(
+            f"{reason} timeout_s={self.timeout:g}", "Check that the brokers run, or connect with a larger timeout."
+        )
 
     # Life.
 
@@ -386,9 +441,28 @@ class Sender:
 
     async def drain(self) -> None:
         """Wait for the puts under way."""
-        while self.pending or self.unanswered or self.tasks or self.connecting:
+        while self.pending or self.held or self.routing or self.unanswered or self.tasks or self.connecting:
             futures: list[asyncio.Future[Any]] = [*self.unanswered.values(), *self.tasks]
             if futures:
-                await asyncio.wait(futures, timeout=self.timeout)
+                # `look` may give a future up, so it is not waited for without end.
+                await asyncio.wait(futures, timeout=LOOK_INTERVAL_MAX_S)
             else:
                 await asyncio.sleep(0)
+
+
+def fail_all(sendings: Iterable[Sending], error: ReputError) -> None:
+    """Tell *error* to all that wait for *sendings*."""
+    for sending in sendings:
+        if not sending.outcome.done():
+            sending.outcome.set_exception(error)
+
+
+def fail_overdue(waiting: Iterable[PutTurn], now: float, error: ReputError) -> list[PutTurn]:
+    """Fail the messages whose deadline is not after *now*; return the others."""
+    left = []
+    for one in waiting:
+        if one.deadline <= now:
+            fail_all(one.sendings, error)
+        else:
+            left.append(one)
+    return left

@@ -1,7 +1,7 @@
 """Target: where a client finds brokers: name servers, a Unix socket, or the broker of a store on this machine.
 
 host:port;host:port     name servers, asked in turn
-unix:/path, unix:@name  a broker's Unix socket; the broker answers for its own topics
+unix:/path, unix:@name  a broker's Unix socket; the broker answers for its own topics, with or without a name server
 path of a store         the same, with the socket that ``reput/broker.json`` in the store names
 """
 

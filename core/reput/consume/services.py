@@ -27,7 +27,7 @@ from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import ConsumerManager
 from reput.consume.registry.statistics import Statistics
-from reput.consume.registry.subscription import Filter
+from reput.consume.registry.subscription import Filter, checked_filter, checked_topics
 from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.registry.topics import Topics
 from reput.errors import ConfigError, ReputError, RequestRefused, StoreError
@@ -135,14 +135,8 @@ class ConsumeServices:
             )
         self.require_open()
         check_group(group)
-        if not isinstance(topics, str) and not isinstance(topics, Iterable):
-            raise ConfigError(f"no topics are given: topics={topics!r}", "Give a topic's name, or several.")
-        if not isinstance(wanted, Filter):
-            raise ConfigError(
-                f"the filter is not valid: filter={wanted!r}",
-                "Give tags like 'a || b', or what `reput.filter.parse` returns.",
-            )
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        names = checked_topics(topics)
+        wanted = checked_filter(wanted)
         if not broadcast:
             if offset_store is not None:
                 raise ConfigError(
@@ -234,12 +228,15 @@ class ConsumeServices:
         shared.reset(topic, queue_id, queue_offset)
 
     def topic_goes(self, topic: str) -> None:
-        """Hold back a topic's messages while it is being deleted."""
+        """Hold back a topic's messages while it is being deleted, and answer the pulls that wait for more."""
+        self.hold_service.topic_deleted(topic)
         for shared in self.all_groups():
             shared.hold_back(topic)
 
     def topic_deleted(self, topic: str) -> None:
         """Restart consumers at the first message of a topic's new queues, after the old ones were deleted."""
+        # Once more: a client may have pulled again before the topic was gone.
+        self.hold_service.topic_deleted(topic)
         for shared in self.all_groups():
             shared.begin_anew(topic)
         # Once more: a consumer that left meanwhile may have committed its offsets again.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -28,7 +28,9 @@ from reput.remoting.remoting_server import Processor
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["NameServer"]
+__all__ = ["NameServer", "Process"]
+
+Process: TypeAlias = Callable[[RemotingCommand, Connection], RemotingCommand | None]
 
 LOOK_S = 5.0
 # The settings with which RocketMQ's name server would behave like this one.
@@ -76,7 +78,8 @@ class NameServer:
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request code."""
-        table: dict[int, Callable[[RemotingCommand, Connection], RemotingCommand | None]] = {
+        table: dict[int, Process] = {
+            **self.route_reads(),
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
             RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
@@ -87,11 +90,6 @@ class NameServer:
             RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
             RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
@@ -99,6 +97,16 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self.refuse_configuration,
         }
         return {code: Processor(process) for code, process in table.items()}
+
+    def route_reads(self) -> Mapping[int, Process]:
+        """Return what answers each request for routes and for the names of topics."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+        }
 
     def look(self) -> None:
         """Drop the brokers that have not registered for too long."""

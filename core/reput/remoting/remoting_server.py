@@ -26,11 +26,11 @@ from reput.remoting.connection import Connection, FrameTaker, Limits
 from reput.remoting.listener import Listener
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
-from reput.remoting.response_code import ResponseCode
+from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 from reput.remoting.tls import ServerTls
 from reput.remoting.turn import Turn
 
-__all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal"]
+__all__ = ["WAITING_MAX", "Processor", "RemotingServer", "refusal", "unsupported"]
 
 # Connections without reads and writes for this long are closed.
 IDLE_MAX_S = 120.0
@@ -196,10 +196,7 @@ class RemotingServer:
         """Answer one request."""
         processor = self.processors.get(request.code)
         if processor is None:
-            response = RemotingCommand(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
-            )
-            connection.respond(request, response)
+            connection.respond(request, unsupported(request))
         elif processor.in_thread and (processor.in_thread is True or processor.in_thread()):
             self.handle_in_thread(processor, connection, request)
         else:
@@ -302,7 +299,17 @@ class RemotingServer:
         self.executor.shutdown(wait=True, cancel_futures=True)
 
 
+def unsupported(request: RemotingCommand) -> RemotingCommand:
+    """Return the response to a request that has no processor."""
+    remark = f" request type {request.code} not supported"
+    return RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+
 def refusal(error: Exception) -> RemotingCommand:
     """Return the response for an error."""
-    code = error.response_code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
-    return RemotingCommand(code, remark=str(error) or type(error).__name__)
+    remark = str(error) or type(error).__name__
+    if not isinstance(error, RequestRefused):
+        return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=remark)
+    # RocketMQ's clients ignore a field that they do not know.
+    fields = {ADVICE_FIELD: error.advice} if error.advice else {}
+    return RemotingCommand(error.response_code, fields, remark=remark)

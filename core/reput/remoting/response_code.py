@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ResponseCode"]
+__all__ = ["ADVICE_FIELD", "ResponseCode"]
 
 
 class ResponseCode(enum.IntEnum):
@@ -46,6 +46,8 @@ class ResponseCode(enum.IntEnum):
         return ADVICE.get(self, "")
 
 
+# The field of a response in which reput's brokers say what to do about a refusal.
+ADVICE_FIELD = "reputAdvice"
 ADVICE = {
     ResponseCode.NO_PERMISSION: "See `reput topic list STORE` and `reput group list STORE` for their permissions.",
     ResponseCode.TOPIC_NOT_EXIST: "See `reput topic list STORE` for the existing topics.",

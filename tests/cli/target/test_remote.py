@@ -43,6 +43,22 @@ def test_lines_are_sent_and_consumed(target):
     assert run_reput("query", target, "orders", "k2").code == 1
 
 
+def test_what_was_stored_before_a_line_that_is_refused_is_said(target):
+    """Brokers take no message without a body; a store does."""
+    ended = run_reput("send", target, "orders", "--queue-id", "0", stdin="one\n\ntwo\n")
+    assert ended.code == 2
+    assert "the message has no body" in ended.stderr
+    assert ended.stdout.startswith(f"1 sent to orders in {target}: queue 0 from 0 to 0, ")
+
+
+def test_the_advice_of_a_refusal_comes_with_it(target):
+    """It says which setting of the broker forbids the filter."""
+    send(target, stdin="one\n")
+    ended = run_reput("consume", target, "orders", "--group", "billing", "--sql", "price > 2")
+    assert ended.code == 2
+    assert "Set enable_property_filter." in ended.stderr
+
+
 def test_a_group_goes_on_where_it_was(target):
     """Offsets are committed at the broker, and shown by the group's rows."""
     send(target, "--count", "4", "--size", "1")

@@ -57,6 +57,14 @@ def test_messages_can_be_generated(store):
     assert [row["body"] for row in rows("dump", store, "--body", "text")] == ["0.........", "1.........", "2........."]
 
 
+def test_what_was_stored_before_a_message_that_cannot_be_is_said(store):
+    """The error is that of the message; the summary tells where to go on."""
+    ended = run_reput("send", store, "orders", *SMALL, "--set", "maxMessageSize=20", stdin=f"one\ntwo\n{'x' * 30}\n")
+    assert ended.code == 2
+    assert "body is too long: body_size=30 max_message_size=20" in ended.stderr
+    assert ended.stdout.startswith(f"2 sent to orders in {store}: queue 0 from 0 to 1, commit-log offset 0 to ")
+
+
 def test_nothing_to_send_is_said():
     """It is not an error."""
     assert send.Sent().summary(Path("store"), "orders") == "nothing was sent"

@@ -229,6 +229,18 @@ def test_whoever_waits_is_refused_once_he_may_not_read_any_more(store, hold_serv
     assert refused.value.response_code == ResponseCode.NO_PERMISSION
 
 
+def test_a_pull_of_a_topic_that_is_deleted_is_sent_back_to_the_beginning(store, hold_service):
+    """Its offset means nothing in a topic that is made anew; pulls of other topics wait on."""
+    store.wait_for("consume_queue", store.put(reput.Message("orders", b"a", queue_id=0)).next_commit_log_offset, WAIT_S)
+    store._engine.services.topics.create_or_update(TopicConfig(topic_name="mails"))
+    answer, other = Answer(), Answer()
+    hold_service.pull(request(queue_offset=1), WAIT_S, answer)
+    hold_service.pull(request(topic="mails"), WAIT_S, other)
+    store.delete_topic("orders")
+    assert (answer.wait().code, answer.wait().next_begin_offset) == (ResponseCode.PULL_OFFSET_MOVED, 0)
+    assert hold_service.held_count == 1
+
+
 def test_a_group_that_may_not_read_is_refused_beside_groups_that_may(store, hold_service):
     """Pulls of one queue share the checks of their group alone."""
     groups = ("billing", "closed", "audit")

@@ -27,6 +27,7 @@ from reput.cli.terminal.options import (
     whole_number,
 )
 from reput.cli.terminal.output import Printer, write_line
+from reput.errors import ReputError
 
 if TYPE_CHECKING:
     from reput.store.record.message import Message, PutMessageResult
@@ -102,8 +103,9 @@ def send(
 ) -> int:
     """Put each line of stdin as a message, or N generated messages. A missing store is created.
 
-    Text output shows how many messages went to each queue; JSON has one row per message. Ctrl-C, SIGTERM and SIGHUP
-    end it between two messages, and close the store; the exit code is then 128 plus the signal's number.
+    Text output shows how many messages went to each queue, also if a later one cannot be stored; JSON has one row per
+    message. Ctrl-C, SIGTERM and SIGHUP end it between two messages, and close the store; the exit code is then 128 plus
+    the signal's number.
     """
     from reput.embedded.store_engine import StoreEngine
     from reput.errors import MessageIllegal
@@ -128,7 +130,11 @@ def send(
     printer = Printer(output_format, str)
     sent = Sent()
     if is_address(store):
-        with Interrupts() as interrupts, connected(store, config, assignments) as client:
+        with (
+            Interrupts() as interrupts,
+            connected(store, config, assignments) as client,
+            told_on_error(sent, printer, store, topic),
+        ):
             for body in until_interrupted(paced(bodies, rate), interrupts):
                 put_one(client, template, body, printer, sent, flush=count is None)
         if not printer.is_json:
@@ -139,8 +145,9 @@ def send(
     if count and size > settings.max_message_size:
         raise MessageIllegal(f"body is too long: body_size={size} max_message_size={settings.max_message_size}")
     with Interrupts() as interrupts, StoreEngine(store, settings, "processes") as engine:
-        for body in until_interrupted(paced(bodies, rate), interrupts):
-            put_one(engine, template, body, printer, sent, flush=count is None)
+        with told_on_error(sent, printer, store, topic):
+            for body in until_interrupted(paced(bodies, rate), interrupts):
+                put_one(engine, template, body, printer, sent, flush=count is None)
         # The store waits here for lagging dispatchers, which could also continue at the next opening.
         with contextlib.suppress(Interrupted), interrupts.ending():
             engine.close()
@@ -165,6 +172,17 @@ def put_one(target: Putting, template: Message, body: bytes, printer: Printer, s
         if flush:
             # The process that writes the lines may wait for one result before it writes the next line.
             sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def told_on_error(sent: Sent, printer: Printer, store: Path, topic: str) -> Iterator[None]:
+    """If a message cannot be stored, say which were stored before it."""
+    try:
+        yield
+    except ReputError:
+        if sent.count and not printer.is_json:
+            write_line(sent.summary(store, topic))
+        raise
 
 
 def until_interrupted(bodies: Iterator[bytes], interrupts: Interrupts) -> Iterator[bytes]:

@@ -30,7 +30,6 @@ from reput.consume.registry.subscription import Filter, Subscription, subscribe
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.consume.registry.topics import RETRY_PREFIX, Topics, check_consumed_topic
 from reput.errors import ConfigError, OffsetOutOfRange, ReputError
-from reput.filter import parse_plain_tags
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.disk.shortages import do_all, tell_read_error
 
@@ -119,7 +118,6 @@ class ConsumerGroup:
         Raises:
             ConfigError: *topics* is empty, or a number or beginning is invalid.
             RequestRefused: INVALID_PARAMETER; a topic's name is illegal.
-            FilterSyntaxError: the filter does not parse.
         """
         if not topics:
             raise ConfigError(f"a consumer needs at least one topic: group={self.group!r}")
@@ -127,8 +125,6 @@ class ConsumerGroup:
         check_beginning("begin", begin)
         for topic in topics:
             check_consumed_topic(topic)
-        if isinstance(wanted, str):
-            wanted = parse_plain_tags(wanted)
         version = time.time_ns() // 1_000_000
         subscriptions = {topic: subscribe(topic, wanted, sub_version=version) for topic in topics}
         begins: dict[str, Beginning] = dict.fromkeys(topics, begin)

@@ -28,12 +28,12 @@ from typing import TypeAlias
 from reput.argument_checks import require_seconds
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.loop_arrivals import Queue
-from reput.consume.pull.pull_service import PullRequest, PullResult, PullService, SharedAnswers
+from reput.consume.pull.pull_service import PullRequest, PullResult, PullService, SharedAnswers, answer
 from reput.errors import ReputError, StoreClosed, StoreError
 from reput.remoting.response_code import ResponseCode
 from reput.store.disk.files import Clock
 from reput.store.queue.consume_queue_builder import LEFT_OUT
-from reput.store.reader.results import GetMessageStatus, Place
+from reput.store.reader.results import GetMessageResult, GetMessageStatus, Place
 from reput.store.service.threads import thread_death
 from reput.store.writer.publisher import AppendedRecords
 from reput_hooks.dispatch import ROW
@@ -305,6 +305,17 @@ class HoldService:
             self.deadlines = [entry for entry in self.deadlines if not entry[2].served]
             heapq.heapify(self.deadlines)
             self.served_count = 0
+
+    def topic_deleted(self, topic: str) -> None:
+        """Answer the pulls that wait for a deleted topic as those of an empty queue: a new topic begins at 0.
+
+        Otherwise a pull could wait until a new topic of that name has grown up to its offset, and skip what is before.
+        """
+        with self.lock:
+            pulls = [held for (name, _), waiting in self.held.items() if name == topic for held in waiting]
+        for held in pulls:
+            nothing = GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            self.finish(held, answer(held.request.queue_offset, nothing))
 
     # The loop.
 

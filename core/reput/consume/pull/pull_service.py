@@ -23,7 +23,7 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Place, Records, TransferLimits
 
-__all__ = ["PullRequest", "PullResult", "PullService", "SharedAnswers"]
+__all__ = ["PullRequest", "PullResult", "PullService", "SharedAnswers", "answer"]
 
 CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,

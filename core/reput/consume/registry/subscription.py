@@ -5,13 +5,15 @@ Source: RocketMQ common, SubscriptionData, FilterAPI.build and ExpressionType.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reput.filter import SUBSCRIBE_ALL, SqlFilter, TagFilter, parse, parse_tags
+from reput.errors import ConfigError
+from reput.filter import SUBSCRIBE_ALL, SqlFilter, TagFilter, parse, parse_plain_tags, parse_tags
 from reput.filter.errors import FilterSyntaxError
 
-__all__ = ["SQL92", "TAG", "Filter", "Subscription", "subscribe"]
+__all__ = ["SQL92", "TAG", "Filter", "Subscription", "checked_filter", "checked_topics", "subscribe"]
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -39,6 +41,32 @@ class Subscription:
     def is_sql(self) -> bool:
         """Whether the filter needs a message's properties."""
         return isinstance(self.compiled, SqlFilter)
+
+
+def checked_topics(topics: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the topics that a program gives to a consumer.
+
+    Raises:
+        ConfigError: they are neither a name nor an iterable.
+    """
+    if not isinstance(topics, str) and not isinstance(topics, Iterable):
+        raise ConfigError(f"no topics are given: topics={topics!r}", "Give a topic's name, or several.")
+    return (topics,) if isinstance(topics, str) else tuple(topics)
+
+
+def checked_filter(wanted: Filter) -> Filter:
+    """Return the filter that a program gives to a consumer; text that looks like an expression would select nothing.
+
+    Raises:
+        ConfigError: it is no filter.
+        FilterSyntaxError: the text is no list of tags.
+    """
+    if not isinstance(wanted, Filter):
+        raise ConfigError(
+            f"the filter is not valid: filter={wanted!r}",
+            "Give tags like 'a || b', or what `reput.filter.parse` returns.",
+        )
+    return parse_plain_tags(wanted) if isinstance(wanted, str) else wanted
 
 
 def subscribe(
