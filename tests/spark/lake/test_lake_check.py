@@ -358,7 +358,7 @@ def test_each_store_of_a_lake_is_checked_for_itself(lake: Lake, tmp_path: Path):
 
 def test_a_lake_without_the_column_store_is_compared(tmp_path: Path):
     """An older version made it; it has no watermarks."""
-    from spark.test_lake_stores import make_old
+    from spark.lake.test_lake_stores import make_old
 
     log = written(tmp_path / "store")
     lake = tmp_path / "lake"

@@ -120,7 +120,7 @@ class AdminConfigurationProcessor:
         self.version = self.version.next(time.time_ns() // 1_000_000)
         if changes.get("auto_create_topic_enable"):
             # A broker that started without this setting has no template topic yet.
-            self.topics.topics.add_new(self.topics.boot_topics())
+            self.topics.add(self.topics.boot_topics())
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def assignments(self, body: bytes) -> list[tuple[str, str]]:

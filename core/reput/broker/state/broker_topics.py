@@ -1,16 +1,18 @@
 """BrokerTopics: the system topics, and the topics that the broker creates for a first message.
 
-    send to an unknown topic ──▶ the template it names (TBW102) may be inherited ──▶ described at once, on disk soon
+    send to an unknown topic ──▶ the template it names (TBW102) may be inherited ──▶ described at once, then on disk
 
 Source: RocketMQ broker, TopicConfigManager and TopicValidator.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterable
 
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
-from reput.errors import RequestRefused
+from reput.errors import RequestRefused, StoreError
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import (
@@ -49,7 +51,9 @@ class BrokerTopics:
         self.topics = topics
         self.settings = settings
         self.reply_topic = f"{settings.broker_cluster_name}_REPLY_TOPIC"
-        topics.add_new(self.boot_topics())
+        self.loop = asyncio.get_running_loop()
+        self.is_keep_due = False
+        self.add(self.boot_topics())
 
     def boot_topics(self) -> list[TopicConfig]:
         """Return the system topics, which every broker has."""
@@ -138,5 +142,28 @@ class BrokerTopics:
                 "Delete topics, or create this one as an administrator.",
             )
         logger.info("a topic is created: topic=%s queues=%d", config.topic_name, config.write_queue_nums)
-        self.topics.add_new((config,))
+        self.add((config,))
         return self.topics.manager.entries[config.topic_name]
+
+    def add(self, configs: Iterable[TopicConfig]) -> None:
+        """Add those topics that are new, and write them to disk soon.
+
+        A broker that is killed before has no route for them until the next message: clients would miss them.
+        """
+        self.topics.add_new(configs)
+        if not self.is_keep_due:
+            self.is_keep_due = True
+            self.loop.call_soon(self.begin_keep)
+
+    def begin_keep(self) -> None:
+        """Write new topics to disk in a thread."""
+        self.loop.run_in_executor(None, self.keep)
+
+    def keep(self) -> None:
+        """Write new topics to disk; a failed write is repeated when the offsets are written."""
+        # A topic that comes from now on is written by a further call.
+        self.is_keep_due = False
+        try:
+            self.topics.keep_new()
+        except StoreError as error:
+            logger.warning("new topics are not on disk yet: error=%s", error)
