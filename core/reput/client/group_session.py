@@ -15,19 +15,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
 from reput.client.allocation import STRATEGIES
 from reput.client.offsets import Offsets
-from reput.client.queue_requests import QueueRequests
+from reput.client.queue_requests import QueueRequests, reset_offsets
 from reput.client.received import received_records, wanted_tags
 from reput.client.remote_queue import RemoteQueue
-from reput.client.routes import Route, refused
+from reput.client.routes import refused
 from reput.client.session import Session, new_client_id
 from reput.client.target import Target
 from reput.consume.pull.topic_reader import Beginning
@@ -58,17 +57,9 @@ COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
 # The interval until the broker knows a new member and all topics exist.
 REBALANCE_AGAIN_S = 1.0
 UNLOCK_WAIT_S = 30.0
-# {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
-RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
 
 logger = logging.getLogger(__name__)
 encode_json = msgspec.json.Encoder().encode
-
-
-class ConsumerList(msgspec.Struct, rename="camel"):
-    """The body of GET_CONSUMER_LIST_BY_GROUP."""
-
-    consumer_id_list: list[str] = []
 
 
 class GroupSession:
@@ -137,7 +128,7 @@ class GroupSession:
                 if route is not None:
                     self.known_at_start.add(topic)
             await self.check_expressions()
-            await self.ask_all(
+            await self.session.request_all(
                 (broker, self.session.heartbeat_command()) for broker in self.session.routes.all_masters()
             )
             await self.rebalance()
@@ -160,25 +151,7 @@ class GroupSession:
             for broker in route.masters.values():
                 command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
                 requests.append((broker, command))
-        await self.ask_all(requests)
-
-    async def ask_all(self, requests: Iterable[tuple[str, RemotingCommand]]) -> None:
-        """Send requests to brokers, to all at the same time.
-
-        Raises:
-            BrokerError: none of the brokers can be reached.
-            RequestRefused: a broker refuses.
-        """
-        asked = [self.session.request(broker, command) for broker, command in requests]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in errors:
-            if not isinstance(error, BrokerError):
-                raise error
-        if errors and len(errors) == len(answers):
-            raise errors[0]
-        for error in errors:
-            logger.warning("a broker cannot be reached and is tried again: group=%s error=%s", self.group, error)
+        await self.session.request_all(requests)
 
     async def close(self) -> None:
         """Leave the group: commit the acknowledged messages, and release the queues at once."""
@@ -249,28 +222,13 @@ class GroupSession:
                     continue
                 queues = route.readable()
                 if not self.broadcast:
-                    ids = await self.client_ids(route)
+                    ids = await self.requests.client_ids(route)
                     if self.session.client_id not in ids:
                         # The broker does not know this member yet.
                         self.has_balanced = False
                         continue
                     queues = self.allocate(self.session.client_id, queues, sorted(set(ids)))
                 await self.take(topic, queues)
-
-    async def client_ids(self, route: Route) -> list[str]:
-        """Return the ids of the group's members; an empty list if no broker answers."""
-        # A broker that hangs costs the time limit of a request, and usually has no connection.
-        for broker in sorted(route.masters.values(), key=lambda broker: self.session.connected(broker) is None):
-            try:
-                response = await self.session.invoke(
-                    broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
-                )
-            except BrokerError:
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
-            await self.session.send_heartbeats()
-        return []
 
     async def take(self, topic: str, queues: list[MessageQueue]) -> None:
         """Take and drop queues of a topic until this consumer has exactly *queues*."""
@@ -631,12 +589,3 @@ def subscription_data(subscription: Subscription) -> SubscriptionData:
         tags_set=[] if tags is None else sorted(tags.tags),
         code_set=[] if tags is None else sorted(tags.codes),
     )
-
-
-def reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Return the offsets of RESET_CONSUMER_CLIENT_OFFSET: in Java's JSON, the keys of an object are objects."""
-    found = {}
-    for key, value in RESET_OFFSET.findall(body):
-        with contextlib.suppress(msgspec.MsgspecError):
-            found[msgspec.json.decode(key, type=MessageQueue)] = int(value)
-    return found

@@ -5,12 +5,14 @@ Source: RocketMQ client, MQClientAPIImpl and RebalanceImpl.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 from collections.abc import Iterable
 
 import msgspec
 
-from reput.client.routes import refused
+from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.consume.pull.topic_reader import Beginning
 from reput.errors import BrokerError, ReputError
@@ -20,12 +22,21 @@ from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput_hooks import Record
 
-__all__ = ["QueueRequests", "queue_fields"]
+__all__ = ["QueueRequests", "queue_fields", "reset_offsets"]
 
 SEND_BACK_TIMEOUT_S = 5.0
 
+# {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
+RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
+
 logger = logging.getLogger(__name__)
 encode_json = msgspec.json.Encoder().encode
+
+
+class ConsumerList(msgspec.Struct, rename="camel"):
+    """The body of GET_CONSUMER_LIST_BY_GROUP."""
+
+    consumer_id_list: list[str] = []
 
 
 class QueueRequests:
@@ -81,6 +92,21 @@ class QueueRequests:
         if address is None:
             raise BrokerError(f"the broker has no address: broker_name={queue.broker_name}")
         return address
+
+    async def client_ids(self, route: Route) -> list[str]:
+        """Return the ids of the group's members; an empty list if no broker answers."""
+        # A broker that hangs costs the time limit of a request, and usually has no connection.
+        for broker in sorted(route.masters.values(), key=lambda broker: self.session.connected(broker) is None):
+            try:
+                response = await self.session.invoke(
+                    broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
+                )
+            except BrokerError:
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
+            await self.session.send_heartbeats()
+        return []
 
     # Sending back.
 
@@ -141,3 +167,12 @@ class QueueRequests:
 def queue_fields(queue: MessageQueue) -> dict[str, str]:
     """Return the fields of a request that name a queue."""
     return {"topic": queue.topic, "queueId": str(queue.queue_id)}
+
+
+def reset_offsets(body: bytes) -> dict[MessageQueue, int]:
+    """Return the offsets of RESET_CONSUMER_CLIENT_OFFSET: in Java's JSON, the keys of an object are objects."""
+    found = {}
+    for key, value in RESET_OFFSET.findall(body):
+        with contextlib.suppress(msgspec.MsgspecError):
+            found[msgspec.json.decode(key, type=MessageQueue)] = int(value)
+    return found

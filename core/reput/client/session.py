@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 import msgspec
@@ -105,6 +105,24 @@ class Session:
         if response.code != ResponseCode.SUCCESS:
             raise refused(response)
         return response
+
+    async def request_all(self, requests: Iterable[tuple[str, RemotingCommand]]) -> None:
+        """Send requests to brokers, to all at the same time, and log which of the brokers cannot be reached.
+
+        Raises:
+            BrokerError: none of the brokers can be reached.
+            RequestRefused: a broker refuses.
+        """
+        asked = [self.request(broker, command) for broker, command in requests]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            if not isinstance(error, BrokerError):
+                raise error
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        for error in errors:
+            logger.warning("a broker cannot be reached yet: client_id=%s error=%s", self.client_id, error)
 
     def notify(self, broker: str, command: RemotingCommand) -> None:
         """Send a request that has no answer, if the broker is connected."""
