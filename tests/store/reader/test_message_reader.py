@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import reput
-from reput.errors import DamagedStore, NotAStore
+from reput.errors import DamagedStore, StoreError
 from reput.filter import BloomFilter, ConsumerFilter, ExpressionMessageFilter, parse
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
 from reput.store.index.index_layout import ENTRY, HEADER, SLOT
@@ -175,7 +175,7 @@ def test_a_log_that_could_not_be_listed_is_listed_again(tmp_path, monkeypatch):
 
         with monkeypatch.context() as refused:
             refused.setattr(os, "scandir", no_more_files)
-            with pytest.raises(NotAStore, match="Too many open files"):
+            with pytest.raises(StoreError, match="Too many open files"):
                 opened._engine.reader.store.log()
         assert opened._engine.reader.store.log().offset_min == int(second.name)
 
