@@ -287,7 +287,6 @@ class Broker:
 
     def topic_changed(self, topic: str) -> None:
         """Tell the name server that a topic was created, changed or deleted. Any thread may call."""
-        self.engine.topic_changed(topic)
         self.loop.call_soon_threadsafe(self.register_topic, topic)
 
     def register_topic(self, topic: str) -> None:

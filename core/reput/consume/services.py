@@ -60,13 +60,7 @@ class ConsumeServices:
         self.settings = settings
         self.managers = ConfigManagers(store.directory, settings)
         # The writer distributes messages over the queues by the file.
-        self.topics = Topics(
-            self.managers.topics,
-            settings,
-            store.queue_ids,
-            on_change=store.topic_changed,
-            on_written=store.topic_changed,
-        )
+        self.topics = Topics(self.managers.topics, settings, store.queue_ids, on_written=store.topic_changed)
         self.groups = SubscriptionGroups(self.managers.groups, settings, keep_new_later=True)
         self.filters = ConsumerFilters(
             self.managers.filters,
