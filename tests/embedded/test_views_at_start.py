@@ -10,7 +10,8 @@ import pytest
 
 import reput
 from reput.errors import DispatcherError
-from reput.store.state.dispatcher_cursors import noted_progress
+from reput.store.disk.files import Files
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, noted_progress
 
 pytestmark = pytest.mark.processes
 WAIT_S = 60.0
@@ -85,7 +86,9 @@ def test_a_view_that_nobody_has_noted_is_not_said_to_be_empty(tmp_path, monkeypa
         store.close(timeout=0)
 
 
-def test_what_was_noted_is_never_beyond_the_log():
+def test_what_was_noted_is_never_beyond_the_log(tmp_path):
     """A log that was cut is shorter."""
-    assert noted_progress("index", {"index": 10}, 7) == 7
-    assert noted_progress("index", {"index": 10}, 12) == 10
+    (tmp_path / "reput").mkdir()
+    keep_dispatcher_cursors(tmp_path, {"index": 10}, Files())
+    assert noted_progress(tmp_path, "index", 7) == 7
+    assert noted_progress(tmp_path, "index", 12) == 10

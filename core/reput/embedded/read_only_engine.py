@@ -18,14 +18,14 @@ from reput.errors import ReputError
 from reput.in_thread import begin_in_thread
 from reput.process.control.control_socket import connect_observer
 from reput.process.control.group_status import GroupStatus
-from reput.process.dispatcher.states import WILL_NOT_START, State
+from reput.process.dispatcher.states import BEGIN_WAIT_S, WILL_NOT_START, State
 from reput.ring.layout import UNKNOWN
 from reput.ring.progress_futex import ProgressFutex, SeenProgress
 from reput.settings import Settings
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
-from reput.store.state.dispatcher_cursors import noted_progress, read_dispatcher_cursors
+from reput.store.state.dispatcher_cursors import noted_progress
 from reput.store.state.identity import require_store
 from reput.store.state.store_lock import StoreLock, read_writer
 
@@ -40,8 +40,6 @@ T = TypeVar("T")
 LOOK_S = 0.1
 # How often it then looks whether the writer is still there: one that was killed says nothing.
 WRITER_LOOK_S = 1.0
-# A dispatcher that has not started after this time is in trouble.
-BEGIN_WAIT_S = 30.0
 
 
 class ReadOnlyEngine(ReadingEngine):
@@ -108,7 +106,7 @@ class ReadOnlyEngine(ReadingEngine):
                 return 0
             is_over = self.closed or header.closed or time.monotonic() > end or self.writer_has_gone()
             if is_over or State(cell.state or 0) in WILL_NOT_START:
-                return noted_progress(view, read_dispatcher_cursors(self.directory), header.appended or 0)
+                return noted_progress(self.directory, view, header.appended or 0)
             self.futex.wait(SeenProgress(slot, UNKNOWN), LOOK_S)
         return progress
 

@@ -15,19 +15,14 @@ from typing import TYPE_CHECKING, Literal
 from reput.embedded.open_ring import OpenRing, positions
 from reput.errors import DispatcherError, WaitTimeout
 from reput.process.control.configuration import Configuration
-from reput.process.dispatcher.states import WILL_NOT_START, State
+from reput.process.dispatcher.states import BEGIN_WAIT_S, WILL_NOT_START, State
 from reput.process.group.group_context import GroupContext
 from reput.process.owner.process_group import ProcessGroup
 from reput.ring.layout import ASKED_NS, CELL_WORDS, GENERATION, PROGRESS
 from reput.store.disk.shortages import go_back
 from reput.store.message_store import MessageStore
 from reput.store.reader.kernel_reads import ViewWords
-from reput.store.state.dispatcher_cursors import (
-    keep_dispatcher_cursors,
-    keep_dispatcher_plugins,
-    noted_progress,
-    read_dispatcher_cursors,
-)
+from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins, noted_progress
 
 if TYPE_CHECKING:
     from reput.process.frames.frame_publisher import FramePublisher
@@ -40,9 +35,7 @@ CONSUME_QUEUE = "consume_queue"
 INDEX = "index"
 # RocketMQ reads these views: a store is cleanly shut down only if they are durable up to the log's end.
 ROCKETMQ_VIEWS = (CONSUME_QUEUE, "consume_queue_ext", INDEX)
-# A dispatcher that has not started after this time is in trouble.
-BEGIN_WAIT_S = 30.0
-# How often the wait looks for trouble that shows earlier.
+# How often the wait for a dispatcher's start looks for trouble.
 TROUBLE_LOOK_S = 0.2
 
 
@@ -70,8 +63,6 @@ class StoreViews:
         # Views whose progress was not requested yet. The views of an empty log have nothing to catch up with.
         self.was_empty = writer.appended == writer.commit_log_offset_min
         self.not_begun = set() if self.was_empty else set(settings.dispatchers)
-        # How far the views reached when the store was closed.
-        self.noted = read_dispatcher_cursors(directory)
         self.ring: OpenRing | None = None
         context = GroupContext(directory, writer.store_id, settings)
         if mode == "processes":
@@ -138,7 +129,7 @@ class StoreViews:
             return progress
         if self.was_empty or view not in self.group.members:
             return 0
-        return noted_progress(view, self.noted, self.writer.appended)
+        return noted_progress(self.directory, view, self.writer.appended)
 
     def has_begun(self, view: str) -> bool:
         """Whether `readable_up_to` answers at once."""

@@ -88,10 +88,10 @@ class PullMessageProcessor:
         assert isinstance(held, dict)
         if len(held) >= HELD_MAX or self.held_count >= HELD_OF_ALL_MAX:
             raise busy(f"too many pulls are held: held_max={HELD_MAX} held_of_all_max={HELD_OF_ALL_MAX}")
-        lighten(request)
         done = partial(self.done, request, connection)
         result = self.hold_service.pull_or_hold(pull, min(timeout, SUSPEND_MAX_S), done)
         if isinstance(result, HeldPull):
+            lighten(request)
             # Clients choose the numbers of their requests, which may repeat.
             held[id(request)] = result
             self.held_count += 1

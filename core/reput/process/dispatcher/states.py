@@ -9,7 +9,7 @@ import enum
 
 from reput.errors import DispatcherError
 
-__all__ = ["ABSENT", "TRANSITIONS", "WILL_NOT_START", "Phase", "State", "StopMode", "check_transition"]
+__all__ = ["ABSENT", "BEGIN_WAIT_S", "TRANSITIONS", "WILL_NOT_START", "Phase", "State", "StopMode", "check_transition"]
 
 
 class State(enum.IntEnum):
@@ -27,6 +27,8 @@ class State(enum.IntEnum):
 
 # A view whose dispatcher is in one of these before it has said how far the view reaches is not known soon.
 WILL_NOT_START = frozenset({State.BACKOFF, State.PAUSED, State.FATAL, State.BROKEN})
+# A dispatcher that has not started after this time is in trouble.
+BEGIN_WAIT_S = 30.0
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.STOPPED: frozenset({State.STARTING, State.BROKEN}),

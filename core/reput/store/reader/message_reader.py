@@ -29,9 +29,9 @@ from reput.store.reader.results import (
     GetMessageResult,
     GetMessageStatus,
     Place,
-    Records,
     TransferLimits,
     empty_status,
+    records_at,
 )
 from reput.store.record.properties import filled_properties
 from reput.store.record.record import decode_record
@@ -258,8 +258,7 @@ class MessageReader:
             taken += found
         if taken:
             status = GetMessageStatus.FOUND
-        records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
-        return GetMessageResult(status, at, low, high, records)
+        return GetMessageResult(status, at, low, high, records_at(taken, places, body_ends))
 
     def get_appended(
         self,
@@ -303,8 +302,7 @@ class MessageReader:
         if len(taken) < len(chosen):
             return None
         status = GetMessageStatus.FOUND if taken else GetMessageStatus.NO_MATCHED_MESSAGE
-        records = Records(taken, places, body_ends) if len(places) == len(taken) else Records(taken)
-        return GetMessageResult(status, at, low, max(high, last_at + 1), records)
+        return GetMessageResult(status, at, low, max(high, last_at + 1), records_at(taken, places, body_ends))
 
     def keep_queue(self, topic: str, queue_id: int, found: GetMessageResult) -> None:
         """Tell the kernel where this queue begins and ends, as the last get has *found*, for gets without Python."""

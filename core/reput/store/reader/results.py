@@ -28,6 +28,7 @@ __all__ = [
     "Records",
     "TransferLimits",
     "empty_status",
+    "records_at",
 ]
 
 # A queue offset, and its unit.
@@ -119,6 +120,11 @@ class Records(Sequence[Record]):
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+
+def records_at(data: list[bytes], places: list[Place], body_ends: Sequence[int]) -> Records:
+    """Return records of which those at *places* were checked as a whole; they are, if all of them were."""
+    return Records(data, places, body_ends) if len(places) == len(data) else Records(data)
 
 
 class KernelRecords(Records):

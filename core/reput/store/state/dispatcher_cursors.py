@@ -39,13 +39,14 @@ def read_dispatcher_cursors(store_directory: Path) -> dict[str, int | None]:
     return read_sealed(store_directory / "reput" / NAME, dict[str, int | None]) or {}
 
 
-def noted_progress(name: str, noted: Mapping[str, int | None], appended: int) -> int:
-    """Return the commit-log offset that a view reaches whose dispatcher does not start: as far as it was *noted*.
+def noted_progress(store_directory: Path, name: str, appended: int) -> int:
+    """Return the commit-log offset that a view reaches whose dispatcher does not start: as far as it was noted.
 
     Raises:
         DispatcherError: nothing was noted.
+        DamagedStore: the file's bytes are not what was written.
     """
-    progress = noted.get(name)
+    progress = read_dispatcher_cursors(store_directory).get(name)
     if progress is None:
         raise DispatcherError(
             f"the dispatcher has not started, so it is not known how far its view reaches: dispatcher={name}"
