@@ -1,4 +1,4 @@
-"""Import directions: each part imports only parts to its left, so that each can be read without the others."""
+"""Import directions: each part imports only parts below it, so that each can be read without the others."""
 
 from __future__ import annotations
 
@@ -6,19 +6,8 @@ import pytest
 
 from source_tree import OURS, ROOT, Module, modules
 
-# reput_hooks, errors < settings, filter, remoting < store, ring < process, consume, table < embedded < replication
-# < broker < the public API < cli.
-FOUNDATION = {"reput.errors", "reput_hooks"}
-BELOW_STORE = {
-    *FOUNDATION,
-    "reput.filter",
-    "reput.kernel",
-    "reput.settings",
-    "reput.lazy_exports",
-    "reput.in_thread",
-}
-BELOW_PROCESS = {*BELOW_STORE, "reput.store"}
-MAY_IMPORT: dict[str, set[str]] = {
+# Each part, lowest first, with the parts that it imports: exactly these, so that the table can be read as a picture.
+IMPORTS: dict[str, set[str]] = {
     "reput_hooks": set(),
     "reput.errors": set(),
     "reput.kernel": {"reput.errors"},
@@ -26,98 +15,132 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reput.lazy_exports": set(),
     "reput.in_thread": set(),
     "reput.closing_block": {"reput.in_thread"},
-    "reput.filter": {"reput.errors", "reput.lazy_exports"},
+    "reput.filter": {"reput.lazy_exports"},
     "reput.remoting": {"reput.errors"},
     "reput.namesrv": {"reput.errors", "reput.remoting"},
-    "reput.access": {*BELOW_STORE, "reput.remoting", "reput.argument_checks"},
-    "reput.store": BELOW_STORE,
+    "reput.store": {"reput_hooks", "reput.errors", "reput.kernel", "reput.settings", "reput.filter"},
     "reput.ring": {"reput.errors"},
-    "reput.argument_checks": BELOW_PROCESS,
-    "reput.process": {*BELOW_PROCESS, "reput.ring", "reput.argument_checks"},
-    "reput.consume": {
-        *BELOW_PROCESS,
+    "reput.argument_checks": {"reput_hooks", "reput.errors", "reput.store"},
+    "reput.access": {"reput_hooks", "reput.errors", "reput.settings", "reput.remoting", "reput.argument_checks"},
+    "reput.process": {
+        "reput_hooks",
+        "reput.errors",
+        "reput.settings",
+        "reput.in_thread",
+        "reput.store",
         "reput.ring",
         "reput.argument_checks",
+    },
+    # From remoting, only the codes of refusals.
+    "reput.consume": {
+        "reput_hooks",
+        "reput.errors",
+        "reput.kernel",
+        "reput.settings",
+        "reput.in_thread",
         "reput.closing_block",
+        "reput.filter",
         "reput.remoting",
+        "reput.store",
+        "reput.argument_checks",
     },
     # From the store, only the threads; from consume, only the types of arguments.
     "reput.worker": {
-        *FOUNDATION,
-        "reput.argument_checks",
-        "reput.consume",
+        "reput_hooks",
+        "reput.errors",
         "reput.in_thread",
         "reput.remoting",
         "reput.store",
+        "reput.argument_checks",
+        "reput.consume",
     },
     "reput.embedded": {
-        *BELOW_PROCESS,
+        "reput_hooks",
+        "reput.errors",
+        "reput.settings",
+        "reput.in_thread",
+        "reput.closing_block",
+        "reput.filter",
+        "reput.store",
         "reput.ring",
         "reput.argument_checks",
-        "reput.closing_block",
         "reput.process",
         "reput.consume",
         "reput.worker",
     },
     # A copy is an embedded store whose writer is a master elsewhere.
     "reput.replication": {
-        *BELOW_PROCESS,
+        "reput.errors",
+        "reput.settings",
+        "reput.remoting",
+        "reput.access",
+        "reput.store",
         "reput.argument_checks",
         "reput.process",
         "reput.consume",
         "reput.embedded",
-        "reput.access",
-        "reput.remoting",
     },
-    "reput.metrics": {*BELOW_PROCESS, "reput.ring", "reput.process", "reput.consume", "reput.embedded"},
+    "reput.metrics": {"reput.errors", "reput.store", "reput.ring", "reput.process", "reput.consume", "reput.embedded"},
     "reput.broker": {
-        *BELOW_PROCESS,
-        "reput.metrics",
-        "reput.argument_checks",
+        "reput_hooks",
+        "reput.errors",
+        "reput.kernel",
+        "reput.settings",
+        "reput.in_thread",
+        "reput.filter",
+        "reput.remoting",
+        "reput.namesrv",
+        "reput.access",
+        "reput.store",
         "reput.process",
         "reput.consume",
         "reput.embedded",
         "reput.replication",
-        "reput.access",
-        "reput.namesrv",
-        "reput.remoting",
+        "reput.metrics",
     },
-    # Of namesrv it takes the bodies of routes alone.
+    # From namesrv, only the bodies of routes.
     "reput.client": {
-        *BELOW_PROCESS,
-        "reput.access",
-        "reput.argument_checks",
+        "reput_hooks",
+        "reput.errors",
         "reput.closing_block",
-        "reput.consume",
-        "reput.namesrv",
+        "reput.filter",
         "reput.remoting",
+        "reput.namesrv",
+        "reput.access",
+        "reput.store",
+        "reput.argument_checks",
+        "reput.consume",
         "reput.worker",
     },
     # From the processes, only the building of views.
-    "reput.backup": {*BELOW_PROCESS, "reput.process"},
+    "reput.backup": {"reput.errors", "reput.settings", "reput.store", "reput.process"},
     "reput.watched": {
-        *BELOW_PROCESS,
+        "reput.settings",
         "reput.process",
         "reput.consume",
         "reput.embedded",
         "reput.metrics",
         "reput.client",
     },
-    "reput.top": {*BELOW_PROCESS, "reput.process", "reput.client", "reput.metrics", "reput.watched"},
+    "reput.top": {"reput.errors", "reput.process", "reput.metrics", "reput.client", "reput.watched"},
     "reput.console": {
-        *BELOW_PROCESS,
+        "reput_hooks",
+        "reput.errors",
+        "reput.settings",
+        "reput.in_thread",
+        "reput.remoting",
+        "reput.store",
         "reput.process",
         "reput.consume",
         "reput.embedded",
-        "reput.remoting",
-        "reput.client",
         "reput.metrics",
+        "reput.client",
         "reput.watched",
     },
-    "reput.telemetry": {*BELOW_PROCESS, "reput.embedded", "reput.metrics"},
-    "reput.table": BELOW_PROCESS,
-    "reput_plugins": {*BELOW_PROCESS, "reput.table"},
-    "pyspark_reput": {*BELOW_PROCESS, "reput.table"},
+    "reput.telemetry": {"reput_hooks", "reput.errors", "reput.store", "reput.embedded", "reput.metrics"},
+    "reput.table": {"reput_hooks", "reput.errors", "reput.store"},
+    "reput_plugins": {"reput_hooks", "reput.errors", "reput.settings", "reput.filter", "reput.store", "reput.table"},
+    "pyspark_reput": {"reput_hooks", "reput.errors", "reput.settings", "reput.store", "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")
 # The rooms of each part, lowest first. Modules beside the rooms stand above all rooms.
@@ -210,25 +233,45 @@ def test_every_folder_of_a_part_is_a_room(part):
     assert sorted(path.parent.name for path in folder.glob("*/__init__.py")) == sorted(ROOMS[part])
 
 
-@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
-def test_a_part_imports_only_to_its_left(part):
+@pytest.mark.parametrize("part", sorted(IMPORTS))
+def test_a_part_imports_the_parts_that_the_table_says(part):
     """A store that knew of processes could not be tested without them."""
     wrong = [
         f"{module.source}:{line} imports {name}"
         for module in modules()
         if part_of(module.name) == part
         for name, line in our_imports(module)
-        if part_of(name) not in {part, *MAY_IMPORT[part]}
+        if part_of(name) not in {part, *IMPORTS[part]}
     ]
     assert not wrong
 
 
+@pytest.mark.parametrize("part", sorted(IMPORTS))
+def test_the_table_says_no_more_than_a_part_imports(part):
+    """An entry that is not used would let a wrong import in, and make the picture wrong."""
+    imported = {
+        part_of(name) for module in modules() if part_of(module.name) == part for name, _ in our_imports(module)
+    }
+    assert IMPORTS[part] <= imported
+
+
+def test_a_part_imports_only_parts_above_it_in_the_table():
+    """So no two parts import each other, however indirectly."""
+    order = list(IMPORTS)
+    assert [
+        f"{part} imports {name}"
+        for part, imported in IMPORTS.items()
+        for name in imported
+        if order.index(name) >= order.index(part)
+    ] == []
+
+
 def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
-    """The public names lead to everything: a part that used them would import to its right."""
+    """The public names lead to everything: a part that used them would import parts above it."""
     wrong = [
         f"{module.source}:{line} {name}"
         for module in modules()
-        if part_of(module.name) in MAY_IMPORT and "reput" in {name for name, _ in module.imports()}
+        if part_of(module.name) in IMPORTS and "reput" in {name for name, _ in module.imports()}
         for name, line in module.names
         if name.startswith("reput.") and name.count(".") == 1 and name != "reput.__version__"
     ]
@@ -238,13 +281,13 @@ def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
 def test_every_folder_of_the_engine_has_its_place_in_the_order():
     """A new folder must first declare what it may import."""
     folders = {part_of(module.name) for module in modules() if module.name.count(".") > 1 or "." not in module.name}
-    assert folders - MAY_IMPORT.keys() <= {"reput", "reput.bench", "reput.cli", "reput.demo"}
+    assert folders - IMPORTS.keys() <= {"reput", "reput.bench", "reput.cli", "reput.demo"}
 
 
 def test_every_part_of_the_order_is_there():
     """An entry without a module would have no effect."""
     there = {part_of(module.name) for module in modules()}
-    named = {name for allowed in MAY_IMPORT.values() for name in allowed} | MAY_IMPORT.keys() | set(PLUGINS)
+    named = {name for allowed in IMPORTS.values() for name in allowed} | IMPORTS.keys() | set(PLUGINS)
     assert named <= there
 
 
