@@ -80,7 +80,7 @@ def run_command(
     seconds = time.monotonic() - begin
     others = (machine_seconds() - machine) - (own_seconds() - own)
     if failed and errors is not None:
-        failed += last_words(errors, said_before)
+        failed += last_error_lines(errors, said_before)
     reports = [found for line in output.splitlines() if isinstance(found := as_json(line), dict)]
     return TimedRun(reports, round(seconds, 2), round(max(others, 0.0) / seconds, 3), failed)
 
@@ -92,7 +92,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def last_words(errors: Path, begin: int) -> str:
+def last_error_lines(errors: Path, begin: int) -> str:
     """Return the last lines written to *errors* from *begin* on."""
     lines = [line.strip() for line in errors.read_bytes()[begin:].decode("utf-8", "replace").splitlines()]
     said = " / ".join([line for line in lines if line][-ERROR_LINES:])

@@ -16,7 +16,7 @@ import reput
 import reput.table
 from faults.rows import row
 from reput.errors import DamagedStore
-from reput.process.dispatcher.log_reader import CommitLogReader
+from reput.process.dispatcher.commit_log_reader import CommitLogReader
 from reput.store.log.log_scan import LogScan
 from reput.store.recovery.repair import cut
 from reput_hooks import DispatchColumns

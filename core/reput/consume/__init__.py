@@ -3,8 +3,9 @@
 Store ──▶ ConsumeServices ──▶ Consumer            at least once, shared among the consumers of a group
                │
                ├─ Topics, SubscriptionGroups, ConsumerFilters, offsets     config/*.json
-               ├─ PullService                      the checks and answers of a broker
-               └─ HoldService                      waits for messages
+               ├─ GroupReader                      reads a queue for a group
+               ├─ ArrivalService                   wakes consumers and held pulls
+               └─ PullService, HoldService         the answers of a broker
 
 Store ──▶ ScheduleService, send_back, TransactionService     delayed, retried and transactional messages
 

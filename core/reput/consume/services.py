@@ -1,8 +1,8 @@
 """ConsumeServices: everything that a store open for writing offers to consumers.
 
-managers ─▶ topics, groups, offsets, filters ─▶ pull service ─▶ hold service ─▶ consumers
-   ▲                                                                               │
-   └────── saved every flush_consumer_offset_interval, and at the end ◀────────────┘
+managers ─▶ topics, groups, offsets, filters ─▶ GroupReader ─┬─▶ consumers ◀── ArrivalService
+   ▲                                                         └─▶ PullService ─▶ HoldService ─▶ a broker's clients
+   └────── saved every flush_consumer_offset_interval, and at the end
 """
 
 from __future__ import annotations

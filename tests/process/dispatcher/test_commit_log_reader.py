@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput.errors import DamagedStore
-from reput.process.dispatcher.log_reader import CommitLogReader
+from reput.process.dispatcher.commit_log_reader import CommitLogReader
 from reput.store.log.log_scan import LogScan
 from written_log import WrittenLog
 

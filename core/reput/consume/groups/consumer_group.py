@@ -339,7 +339,8 @@ class ConsumerGroup:
     def begin_waiting(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Note that a task of *loop*, which the calling thread runs, begins to wait; None: a thread does. Under lock.
 
-        If only tasks of one loop wait, the loop is notified of new messages, otherwise the hold service's thread.
+        If only tasks of one loop wait, the loop is notified of new messages, otherwise the thread of the
+        `ArrivalService`.
         """
         watch = self.watch
         if watch is None or (watch.loop is not None and watch.loop.loop is loop):
@@ -356,7 +357,7 @@ class ConsumerGroup:
             arrival_service.set_loop(watch, arrival_service.loop_arrivals(loop))
 
     def grown(self, queues: set[tuple[str, int]]) -> None:
-        """Notify the owners of queues with new readable messages. The hold service or a loop calls this."""
+        """Notify the owners of queues with new readable messages. `ArrivalService` or a loop calls this."""
         with self.lock:
             owners = set()
             new = []

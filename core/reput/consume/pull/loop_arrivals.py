@@ -3,7 +3,7 @@
     put ──▶ `tell` ──▶ the loop sleeps on the dispatcher's progress ──▶ `grown`, in the loop's thread ──▶ the task
 
 No thread stands between the dispatcher's process and the task that waits for a message. If the loop cannot wait,
-because it is ending or no dispatcher builds the consume queue, it hands over to the thread of the hold service.
+because it is ending or no dispatcher builds the consume queue, it hands over to the thread of the `ArrivalService`.
 """
 
 from __future__ import annotations

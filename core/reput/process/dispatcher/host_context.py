@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from reput.process.dispatcher.log_reader import CommitLogReader
+from reput.process.dispatcher.commit_log_reader import CommitLogReader
 from reput.process.frames.protocols import LoopCell
 from reput.process.logs.log_pipe import as_utf8
 from reput.process.views.dead_letters import DeadLetter, DeadLetters
