@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import Unpack, get_type_hints
 
 import msgspec
 import pytest
@@ -13,6 +13,8 @@ from golden_sets import CLEAN_SETS, PART_SETS
 from reput.embedded import opening
 from reput.embedded.open_keywords import OpenKeywords
 from reput.errors import ConfigError
+from reput.replication import following
+from reput.replication.follow_keywords import FollowKeywords
 from reput.settings import Settings, given_settings, load_settings
 from reput.settings.java_properties import parse_properties
 from reput.settings.keywords import SettingKeywords
@@ -413,6 +415,17 @@ def test_a_settings_object_gives_the_fields_that_differ_from_their_defaults():
     assert loaded == msgspec.structs.replace(given, message_index_enable=False)
     assert given_settings(Settings()) == {}
     assert given_settings(loaded) == {**given_settings(given), "message_index_enable": False}
+
+
+def test_every_argument_of_follow_is_a_keyword_for_editors():
+    """With its type: `follow` documents them, and `afollow` takes them from a list."""
+    arguments = get_type_hints(
+        following.follow, {**vars(following), "SettingKeywords": SettingKeywords, "Unpack": Unpack}
+    )
+    for name in ("master", "path", "keywords", "return"):
+        del arguments[name]
+    keywords = get_type_hints(FollowKeywords)
+    assert {name: keywords[name] for name in keywords.keys() - get_type_hints(SettingKeywords).keys()} == arguments
 
 
 def test_every_argument_of_open_is_a_keyword_for_editors():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["begin_in_thread", "in_thread", "opened_in_thread"]
+__all__ = ["begin_in_thread", "in_thread", "iterated_in_thread", "opened_in_thread"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,3 +55,23 @@ async def opened_in_thread(opening: Callable[P, C], *args: P.args, **kwargs: P.k
         opened = await future
         await in_thread(opened.close)
         raise
+
+
+async def iterated_in_thread(steps: Generator[R, None, None]) -> AsyncGenerator[R, None]:
+    """Yield what *steps* yields. Each step runs in a thread; a cancelled task waits for the current one to end."""
+    from asyncio import CancelledError, shield
+
+    try:
+        while True:
+            # A future cannot raise StopIteration.
+            future = begin_in_thread(lambda: [*islice(steps, 1)])
+            try:
+                found = await shield(future)
+            except CancelledError:
+                await future
+                raise
+            if not found:
+                return
+            yield found[0]
+    finally:
+        await in_thread(steps.close)

@@ -315,6 +315,10 @@ def test_a_client_is_closed_in_the_loop_that_uses_it(address):
                     consumer.ack(record)
                 await consumer.acommit()
             assert len(await client.aget("orders", records[0].queue_id)) == 2
+            assert await client.aqueue_ids("orders") == client.queue_ids("orders")
+            assert await client.aqueue_range("orders", records[0].queue_id) == (0, 2)
+            administration = await client.aadministration()
+            assert [row.queue_id for row in await administration.atopic_stats("orders")] == client.queue_ids("orders")
             assert (await client.aquery(key=records[0].message_id))[0].body == records[0].body
             # A blocking call has a loop of its own.
             client.put(Message("orders", b"3"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -13,9 +14,9 @@ import pytest
 import reput
 from command_line import run_reput
 from delivering import wait_until
-from replication.copies import assert_same_log, following, reaches, stops
+from replication.copies import INLINE, assert_same_log, following, reaches, stops
 from replication.fake_master import FakeMaster, frame
-from reput.errors import FollowError
+from reput.errors import FollowError, StoreClosed, WaitTimeout
 from reput.replication import follower, master_stream
 from reput.replication.follower import Follower, FollowState
 from written_log import WrittenLog
@@ -380,6 +381,24 @@ def test_the_death_of_the_following_thread_is_told_and_the_store_closes(master, 
         store.wait_for("consume_queue", log.end, 60)
         assert len(store.get("orders", 0, 0, count_max=100)) == 50
     assert run_reput("check", tmp_path / "copy").code == 0
+
+
+def test_a_task_follows_a_master_and_waits_for_its_log(master, log, tmp_path):
+    """`afollow` and `await_copied` leave the event loop free; a wait ends with the store, too."""
+
+    async def use() -> None:
+        store = await reput.afollow(master.address, tmp_path / "copy", **INLINE)
+        await store.await_copied(log.end, timeout=60)
+        assert store.durable == log.end
+        with pytest.raises(WaitTimeout, match="not copied that far in time"):
+            await store.await_copied(log.end + 1, timeout=0.01)
+        waiting = asyncio.create_task(store.await_copied(log.end + 1))
+        await asyncio.sleep(0)
+        await store.aclose()
+        with pytest.raises(StoreClosed):
+            await waiting
+
+    asyncio.run(use())
 
 
 def test_a_copy_is_read_while_its_master_is_away(master, log, tmp_path):

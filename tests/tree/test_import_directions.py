@@ -72,6 +72,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.replication": {
         "reput.errors",
         "reput.settings",
+        "reput.in_thread",
         "reput.remoting",
         "reput.access",
         "reput.store",
@@ -102,6 +103,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.client": {
         "reput_hooks",
         "reput.errors",
+        "reput.in_thread",
         "reput.closing_block",
         "reput.filter",
         "reput.remoting",

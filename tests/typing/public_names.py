@@ -77,3 +77,17 @@ async def waiting(path: str, store: reput.Store) -> None:
             assert_type(record, reput.Record)
     async with store as opened:
         assert_type(opened, reput.Store)
+
+
+async def through_brokers(client: reput.Client) -> None:
+    """What a client and administration give has public types."""
+    assert_type(client.transactions, reput.Transactions)
+    administration = await client.aadministration()
+    assert_type(administration, reput.ClusterAdministration)
+    assert_type(await administration.abrokers(), list[reput.BrokerRow])
+    assert_type(await client.aqueue_range("orders"), tuple[int, int])
+    async for row in administration.dead_letters("billing").aredrive(dry_run=True):
+        assert_type(row, reput.RedrivenLetter)
+    copy = await reput.afollow("127.0.0.1:10912", "copy", begin="latest", flush_disk_type="SYNC_FLUSH")
+    assert_type(copy, reput.FollowingStore)
+    await reput.afollow("127.0.0.1:10912", "copy", begin="soon")  # type: ignore[arg-type]

@@ -15,15 +15,17 @@ import msgspec
 from reput.client.background_loop import BackgroundLoop
 from reput.client.queue_requests import QueueRequests, queue_fields
 from reput.client.reading import pull, route_of
+from reput.client.redrive_marks import ClusterMarks
 from reput.client.routes import DEFAULT_TOPIC, refused
 from reput.client.session import Session
 from reput.consume.administration.administration import QueueStats
-from reput.consume.administration.dead_letters import REDRIVE_GROUP, DeadLetterSource, GroupDeadLetters
+from reput.consume.administration.dead_letters import DeadLetterSource, GroupDeadLetters
 from reput.consume.administration.stored_queues import GroupProgress
 from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.subscription_groups import check_group
-from reput.consume.registry.topics import DLQ_PREFIX, check_consumed_topic
+from reput.consume.registry.topics import check_consumed_topic
 from reput.errors import BrokerError, ConfigError, RequestRefused
+from reput.in_thread import in_thread
 from reput.namesrv.route_info import ClusterInfo, TopicList
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
@@ -153,12 +155,15 @@ class BrokerReplication(msgspec.Struct, frozen=True):
 
 
 class ClusterAdministration:
-    """Any thread may call; the requests run in the loop of *thread*."""
+    """Shows and changes topics and groups of all brokers. Get it from `Client.administration`. Any thread may call.
+
+    A method that may wait has a twin for tasks with the prefix ``a``: `topic_stats` and `atopic_stats`.
+    """
 
     def __init__(self, thread: BackgroundLoop, session: Session, messages: DeadLetterSource) -> None:
-        """*messages*: the client itself."""
-        self.thread = thread
-        self.session = session
+        """Programs use `Client.administration` instead. *messages* is the client; requests run in *thread*'s loop."""
+        self._thread = thread
+        self._session = session
         self._messages = messages
 
     # Brokers.
@@ -169,7 +174,11 @@ class ClusterAdministration:
         Raises:
             BrokerError: no name server can be reached.
         """
-        return self.thread.run(self._brokers())
+        return self._thread.run(self._brokers())
+
+    async def abrokers(self) -> list[BrokerRow]:
+        """Like `brokers`, for a task."""
+        return await in_thread(self.brokers)
 
     async def _brokers(self) -> list[BrokerRow]:
         rows = []
@@ -177,7 +186,9 @@ class ClusterAdministration:
             for broker_id, address in sorted(broker.broker_addrs.items()):
                 runtime, error = None, None
                 try:
-                    response = await self.session.request(address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+                    response = await self._session.request(
+                        address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+                    )
                     runtime = msgspec.json.decode(response.body_bytes, type=dict[str, dict[str, str]])["table"]
                 except (BrokerError, RequestRefused, msgspec.MsgspecError, KeyError) as raised:
                     error = str(raised)
@@ -190,7 +201,11 @@ class ClusterAdministration:
         Raises:
             BrokerError: no name server can be reached.
         """
-        return self.thread.run(self._replication())
+        return self._thread.run(self._replication())
+
+    async def areplication(self) -> list[BrokerReplication]:
+        """Like `replication`, for a task."""
+        return await in_thread(self.replication)
 
     async def _replication(self) -> list[BrokerReplication]:
         rows = []
@@ -199,7 +214,7 @@ class ClusterAdministration:
                 continue
             found, error = None, None
             try:
-                response = await self.session.request(address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
+                response = await self._session.request(address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
                 found = msgspec.json.decode(response.body_bytes, type=KnownReplication)
             except (BrokerError, RequestRefused, msgspec.MsgspecError) as raised:
                 error = str(raised)
@@ -218,9 +233,9 @@ class ClusterAdministration:
     async def _ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Return the answer of the first name server that gives one."""
         error: Exception | None = None
-        for address in self.session.target.name_servers():
+        for address in self._session.target.name_servers():
             try:
-                response = await self.session.invoke_address(address, command)
+                response = await self._session.invoke_address(address, command)
             except (BrokerError, TimeoutError) as raised:
                 error = error or raised
                 continue
@@ -236,24 +251,36 @@ class ClusterAdministration:
 
     async def _on_all(self, command: RemotingCommand) -> list[RemotingCommand]:
         """Return the answers of all brokers."""
-        return [await self.session.request(broker, command) for broker in await self._masters()]
+        return [await self._session.request(broker, command) for broker in await self._masters()]
 
     # Topics.
 
     def topic_names(self) -> list[str]:
         """Return the topics of all brokers, sorted by name."""
-        response = self.thread.run(
+        response = self._thread.run(
             self._ask_name_server(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         )
         return sorted(msgspec.json.decode(response.body_bytes, type=TopicList).topic_list)
 
+    async def atopic_names(self) -> list[str]:
+        """Like `topic_names`, for a task."""
+        return await in_thread(self.topic_names)
+
     def topic_configs(self) -> list[TopicConfig]:
         """Return the topics, sorted by name; if several brokers describe one, the first broker's description."""
-        return [config for _, config in sorted(self.thread.run(self._topic_configs()).items())]
+        return [config for _, config in sorted(self._thread.run(self._topic_configs()).items())]
+
+    async def atopic_configs(self) -> list[TopicConfig]:
+        """Like `topic_configs`, for a task."""
+        return await in_thread(self.topic_configs)
 
     def topic_config(self, topic: str) -> TopicConfig | None:
         """Return the description of a topic; None: there is no such topic."""
-        return self.thread.run(self._topic_configs()).get(topic)
+        return self._thread.run(self._topic_configs()).get(topic)
+
+    async def atopic_config(self, topic: str) -> TopicConfig | None:
+        """Like `topic_config`, for a task."""
+        return await in_thread(self.topic_config, topic)
 
     async def _topic_configs(self) -> dict[str, TopicConfig]:
         found: dict[str, TopicConfig] = {}
@@ -279,12 +306,20 @@ class ClusterAdministration:
             "topicSysFlag": str(config.topic_sys_flag),
             "order": "true" if config.order else "false",
         }
-        self.thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)))
+        self._thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)))
+
+    async def aupdate_topic(self, config: TopicConfig) -> None:
+        """Like `update_topic`, for a task."""
+        await in_thread(self.update_topic, config)
 
     def has_messages(self, topic: str) -> bool:
         """Return False: brokers delete a topic even if it has messages."""
         del topic
         return False
+
+    async def ahas_messages(self, topic: str) -> bool:
+        """Like `has_messages`, for a task."""
+        return await in_thread(self.has_messages, topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic from all brokers and name servers.
@@ -292,14 +327,18 @@ class ClusterAdministration:
         Raises:
             RequestRefused: the topic is unknown, or a broker refuses.
         """
-        self.thread.run(self._delete_topic(topic))
+        self._thread.run(self._delete_topic(topic))
+
+    async def adelete_topic(self, topic: str) -> None:
+        """Like `delete_topic`, for a task."""
+        await in_thread(self.delete_topic, topic)
 
     async def _delete_topic(self, topic: str) -> None:
-        await route_of(self.session, topic)
+        await route_of(self._session, topic)
         await self._on_all(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
         command = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
-        for address in self.session.target.name_servers():
-            await self.session.invoke_address(address, command)
+        for address in self._session.target.name_servers():
+            await self._session.invoke_address(address, command)
 
     def topic_stats(self, topic: str) -> list[QueueStats]:
         """Return a row per queue of a topic.
@@ -308,33 +347,41 @@ class ClusterAdministration:
             RequestRefused: TOPIC_NOT_EXIST.
         """
         check_consumed_topic(topic)
-        return self.thread.run(self._topic_stats(topic))
+        return self._thread.run(self._topic_stats(topic))
+
+    async def atopic_stats(self, topic: str) -> list[QueueStats]:
+        """Like `topic_stats`, for a task."""
+        return await in_thread(self.topic_stats, topic)
 
     async def _topic_stats(self, topic: str) -> list[QueueStats]:
         rows = []
-        for queue in (await route_of(self.session, topic)).readable():
+        for queue in (await route_of(self._session, topic)).readable():
             low, high = await self._range(queue)
             rows.append(QueueStats(topic, queue.queue_id, low, high, await self._store_timestamp(queue, high - 1)))
         return rows
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the first queue offset of a queue, and the one behind its last."""
-        requests = QueueRequests(self.session, "")
+        requests = QueueRequests(self._session, "")
         return await requests.place_of(queue, "earliest"), await requests.place_of(queue, "latest")
 
     async def _store_timestamp(self, queue: MessageQueue, queue_offset: int) -> int | None:
         """Return the store time of one message; None: it does not exist."""
         if queue_offset < 0:
             return None
-        broker = QueueRequests(self.session, "").master(queue)
-        found = await pull(self.session, broker, queue.topic, queue.queue_id, queue_offset, 1, SUBSCRIBE_ALL)
+        broker = QueueRequests(self._session, "").master(queue)
+        found = await pull(self._session, broker, queue.topic, queue.queue_id, queue_offset, 1, SUBSCRIBE_ALL)
         return found[0].store_timestamp if len(found) else None
 
     # Groups.
 
     def group_config(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the description of a group; None: no broker describes it."""
-        return self.thread.run(self._group_configs()).get(group)
+        return self._thread.run(self._group_configs()).get(group)
+
+    async def agroup_config(self, group: str) -> SubscriptionGroupConfig | None:
+        """Like `group_config`, for a task."""
+        return await in_thread(self.group_config, group)
 
     async def _group_configs(self) -> dict[str, SubscriptionGroupConfig]:
         found: dict[str, SubscriptionGroupConfig] = {}
@@ -353,7 +400,11 @@ class ClusterAdministration:
         check_group(config.group_name)
         known = {name: getattr(config, name) for name in KnownGroup.__struct_fields__}
         body = msgspec.json.encode(KnownGroup(**known))
-        self.thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)))
+        self._thread.run(self._on_all(RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)))
+
+    async def aupdate_group(self, config: SubscriptionGroupConfig) -> None:
+        """Like `update_group`, for a task."""
+        await in_thread(self.update_group, config)
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group from all brokers, and with *clean_offsets* its offsets.
@@ -365,7 +416,11 @@ class ClusterAdministration:
         flag = "true" if clean_offsets else "false"
         # RocketMQ 4 and RocketMQ 5 name this flag differently.
         fields = {"groupName": group, "removeOffset": flag, "cleanOffset": flag}
-        self.thread.run(self._on_all(RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)))
+        self._thread.run(self._on_all(RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)))
+
+    async def adelete_group(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Like `delete_group`, for a task."""
+        await in_thread(self.delete_group, group, clean_offsets=clean_offsets)
 
     def require_group(self, group: str) -> None:
         """Raise RequestRefused, SUBSCRIPTION_GROUP_NOT_EXIST, unless a broker knows *group* or its offsets."""
@@ -373,6 +428,10 @@ class ClusterAdministration:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
             )
+
+    async def arequire_group(self, group: str) -> None:
+        """Like `require_group`, for a task."""
+        await in_thread(self.require_group, group)
 
     def group_progress(self, group: str) -> list[GroupProgress]:
         """Return a row per queue for which a group has committed an offset.
@@ -383,9 +442,17 @@ class ClusterAdministration:
         self.require_group(group)
         return self.progress_of_groups().get(group, [])
 
+    async def agroup_progress(self, group: str) -> list[GroupProgress]:
+        """Like `group_progress`, for a task."""
+        return await in_thread(self.group_progress, group)
+
     def progress_of_groups(self) -> dict[str, list[GroupProgress]]:
         """Return the progress of every group that is described or has committed offsets, by name."""
-        return self.thread.run(self._progress_of_groups())
+        return self._thread.run(self._progress_of_groups())
+
+    async def aprogress_of_groups(self) -> dict[str, list[GroupProgress]]:
+        """Like `progress_of_groups`, for a task."""
+        return await in_thread(self.progress_of_groups)
 
     async def _progress_of_groups(self) -> dict[str, list[GroupProgress]]:
         rows: dict[str, list[GroupProgress]] = {group: [] for group in await self._group_configs()}
@@ -394,7 +461,7 @@ class ClusterAdministration:
             address = broker.broker_addrs.get(MASTER)
             if address is None:
                 continue
-            response = await self.session.request(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
+            response = await self._session.request(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
             table = msgspec.json.decode(BARE_KEY.sub(rb'\1"\2":', response.body_bytes), type=KnownOffsets).offset_table
             for key, offsets in sorted(table.items()):
                 topic, _, group = key.partition("@")
@@ -407,12 +474,12 @@ class ClusterAdministration:
         """Return a group's row for one queue."""
         fields = queue_fields(queue)
         low, high = [
-            max(int((await self.session.request(broker, RemotingCommand(code, fields))).ext_fields["offset"]), 0)
+            max(int((await self._session.request(broker, RemotingCommand(code, fields))).ext_fields["offset"]), 0)
             for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
         ]
         last = None
         if 0 < offset <= high:
-            found = await pull(self.session, broker, queue.topic, queue.queue_id, offset - 1, 1, SUBSCRIBE_ALL)
+            found = await pull(self._session, broker, queue.topic, queue.queue_id, offset - 1, 1, SUBSCRIBE_ALL)
             last = found[0].store_timestamp if len(found) else None
         return GroupProgress(group, queue.topic, queue.queue_id, high, offset, max(0, high - max(offset, low)), last)
 
@@ -425,11 +492,17 @@ class ClusterAdministration:
             RequestRefused: the group or topic is unknown; or *queue_id* is given while consumers run.
         """
         self.require_group(group)
-        return self.thread.run(self._reset_offsets(group, topic, to, queue_id))
+        return self._thread.run(self._reset_offsets(group, topic, to, queue_id))
+
+    async def areset_offsets(
+        self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
+    ) -> list[GroupProgress]:
+        """Like `reset_offsets`, for a task."""
+        return await in_thread(self.reset_offsets, group, topic, to, queue_id=queue_id)
 
     async def _reset_offsets(self, group: str, topic: str, to: Beginning, queue_id: int | None) -> list[GroupProgress]:
-        route = await route_of(self.session, topic)
-        requests = QueueRequests(self.session, group)
+        route = await route_of(self._session, topic)
+        requests = QueueRequests(self._session, group)
         queues = [queue for queue in route.readable() if queue_id in (None, queue.queue_id)]
         if not queues:
             raise RequestRefused(
@@ -446,7 +519,7 @@ class ClusterAdministration:
                 )
             timestamp = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}.get(str(to), to)
             fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
-            await self.session.request(broker, RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields))
+            await self._session.request(broker, RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields))
         rows = []
         for queue in queues:
             offset = await requests.place_of(queue, to)
@@ -460,45 +533,27 @@ class ClusterAdministration:
         Raises:
             ConfigError: *group* is no text.
         """
-        return GroupDeadLetters(self._messages, self, group, keeps_birth=False)
-
-    def redriven_to(self, group: str, queue_id: int) -> int | None:
-        """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""
-        return self.thread.run(self._redriven_to(DLQ_PREFIX + group, queue_id))
-
-    async def _redriven_to(self, topic: str, queue_id: int) -> int | None:
-        requests = QueueRequests(self.session, REDRIVE_GROUP)
-        queues = [queue for queue in (await route_of(self.session, topic)).readable() if queue.queue_id == queue_id]
-        return await requests.committed(queues[0]) if queues else None
-
-    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
-        """Keep up to where the dead letters of a group were redriven.
-
-        Raises:
-            RequestRefused, BrokerError: the broker does not keep it.
-        """
-        self.thread.run(self._note_redriven(DLQ_PREFIX + group, queue_id, queue_offset))
-
-    async def _note_redriven(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        requests = QueueRequests(self.session, REDRIVE_GROUP)
-        for queue in (await route_of(self.session, topic)).readable():
-            if queue.queue_id == queue_id:
-                await requests.commit(queue, queue_offset)
+        marks = ClusterMarks(self._thread, self._session)
+        return GroupDeadLetters(self._messages, marks, group, keeps_birth=False)
 
     async def _is_consumed(self, broker: str, group: str) -> bool:
         """Return whether a broker knows of running consumers of a group."""
         command = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-        return (await self.session.invoke(broker, command)).code == ResponseCode.SUCCESS
+        return (await self._session.invoke(broker, command)).code == ResponseCode.SUCCESS
 
     def consumer_connections(self, group: str) -> list[ConsumerConnection]:
         """Return the connections of a group's consumers to all brokers."""
-        return self.thread.run(self._consumer_connections(group))
+        return self._thread.run(self._consumer_connections(group))
+
+    async def aconsumer_connections(self, group: str) -> list[ConsumerConnection]:
+        """Like `consumer_connections`, for a task."""
+        return await in_thread(self.consumer_connections, group)
 
     async def _consumer_connections(self, group: str) -> list[ConsumerConnection]:
         found: list[ConsumerConnection] = []
         for broker in await self._masters():
             command = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
-            response = await self.session.invoke(broker, command)
+            response = await self._session.invoke(broker, command)
             if response.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 continue
             if response.code != ResponseCode.SUCCESS:
@@ -515,3 +570,7 @@ class ClusterAdministration:
         raise ConfigError(
             "offsets of dead groups cannot be cleaned through a broker", "Name the store: reput group clean STORE."
         )
+
+    async def aclean_offsets(self) -> list[tuple[str, str]]:
+        """Like `clean_offsets`, for a task."""
+        return await in_thread(self.clean_offsets)

@@ -31,6 +31,7 @@ from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError
 from reput.filter import SUBSCRIBE_ALL, parse_plain_tags
+from reput.in_thread import in_thread
 from reput.store.reader.results import GetMessageResult
 from reput.store.record.record import decode_message_id
 from reput.worker.running import RunsWorkers
@@ -242,6 +243,10 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         self._sessions.require_open()
         return self._transactions
 
+    async def atransactions(self) -> Transactions:
+        """As `transactions`, for a task. It waits for nothing; a store's may."""
+        return self.transactions
+
     # Reading.
 
     def get(
@@ -368,9 +373,17 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         Raises:
             BrokerError: no name server can be reached.
         """
-        require_text("topic", topic)
         background = self._sessions.background()
-        route = background.thread.run(background.session.routes.refresh(topic))
+        return background.thread.run(self._readable_queues(background.session, topic))
+
+    async def aqueue_ids(self, topic: str) -> list[int]:
+        """As `queue_ids`, for a task."""
+        return await self._readable_queues(self._sessions.here().session, topic)
+
+    async def _readable_queues(self, session: Session, topic: str) -> list[int]:
+        """Check the argument of `queue_ids`, and return its result."""
+        require_text("topic", topic)
+        route = await session.routes.refresh(topic)
         return [] if route is None else sorted({queue.queue_id for queue in route.readable()})
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
@@ -383,11 +396,20 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         found = self.get(topic, queue_id, OFFSET_MAX, 1)
         return found.queue_offset_min, found.queue_offset_max
 
+    async def aqueue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
+        """As `queue_range`, for a task."""
+        found = await self.aget(topic, queue_id, OFFSET_MAX, 1)
+        return found.queue_offset_min, found.queue_offset_max
+
     @property
     def administration(self) -> ClusterAdministration:
         """Shows and changes the topics and consumer groups of all brokers."""
         background = self._sessions.background()
         return ClusterAdministration(background.thread, background.session, self)
+
+    async def aadministration(self) -> ClusterAdministration:
+        """As `administration`, for a task."""
+        return await in_thread(lambda: self.administration)
 
     # Life.
 
@@ -415,10 +437,10 @@ class Client(Puts, ClosingBlock, RunsWorkers):
             if here.loop is loop:
                 await closed_sender(here.sender)
             else:
-                await asyncio.to_thread(run_in, here.loop, closed_sender(here.sender))
+                await in_thread(run_in, here.loop, closed_sender(here.sender))
         if background is not None:
-            await asyncio.to_thread(background.thread.run, closed_sender(background.sender))
-            await asyncio.to_thread(background.thread.stop)
+            await in_thread(background.thread.run, closed_sender(background.sender))
+            await in_thread(background.thread.stop)
 
     def _require_open(self) -> None:
         """Refuse calls on a closed client."""

@@ -23,6 +23,7 @@ from reput.client.sessions import Background, Sessions
 from reput.consume.delivery.transaction_messages import SETTLING, HalfMessage, TransactionState, require_half
 from reput.consume.registry.subscription_groups import check_group
 from reput.errors import BrokerError, ConfigError, MessageIllegal, ReputError
+from reput.in_thread import in_thread
 from reput.remoting.connection import Connection
 from reput.remoting.heartbeat import HeartbeatData, ProducerData
 from reput.remoting.remoting_command import RemotingCommand
@@ -75,7 +76,7 @@ class Transactions:
 
     async def aput_half(self, producer_group: str, message: Message) -> HalfMessage:
         """As `put_half`, for a task."""
-        return await asyncio.to_thread(self.put_half, producer_group, message)
+        return await in_thread(self.put_half, producer_group, message)
 
     def commit(self, half: HalfMessage) -> None:
         """Deliver a half message, exactly once.
@@ -89,7 +90,7 @@ class Transactions:
 
     async def acommit(self, half: HalfMessage) -> None:
         """As `commit`, for a task."""
-        await asyncio.to_thread(self.commit, half)
+        await in_thread(self.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
         """Settle a transaction without delivering its half message; the errors are those of `commit`."""
@@ -98,7 +99,7 @@ class Transactions:
 
     async def arollback(self, half: HalfMessage) -> None:
         """As `rollback`, for a task."""
-        await asyncio.to_thread(self.rollback, half)
+        await in_thread(self.rollback, half)
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
         """Set the function that answers a broker's questions about unsettled transactions of a group; None: remove it.
@@ -117,6 +118,10 @@ class Transactions:
         self._checkers[producer_group] = checker
         background = self._sessions.background()
         background.thread.run(self._join(background, producer_group))
+
+    async def aon_check(self, producer_group: str, checker: Checker | None) -> None:
+        """As `on_check`, for a task: brokers are told of the group."""
+        await in_thread(self.on_check, producer_group, checker)
 
     # In the background's loop.
 

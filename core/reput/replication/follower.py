@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -27,6 +28,7 @@ from reput.replication.master_stream import MasterStream
 from reput.store.following_store import FollowingMessageStore
 from reput.store.log.segments import Segments
 from reput.store.service.wake import Wake
+from reput.store.state.closed_store import closed_store
 from reput.store.state.followed_master import FollowedMaster
 
 __all__ = ["FollowState", "FollowStatus", "Follower"]
@@ -108,6 +110,8 @@ class Follower:
         """End the following, and return once the thread has ended."""
         self.stopping = True
         self.wake.set()
+        with self.changed:
+            self.changed.notify_all()
         if self.stream is not None:
             self.stream.end()
         self.thread.join()
@@ -136,6 +140,26 @@ class Follower:
         with self.changed:
             self.changed.wait_for(lambda: self.state is not seen, timeout)
         return self.state
+
+    def wait_copied(self, commit_log_offset: int, timeout: float | None) -> bool:
+        """Wait until the log is copied up to *commit_log_offset*, and on disk; return False if it is not in time.
+
+        Raises:
+            FollowError: the following has ended before.
+            StoreClosed: the store is being closed.
+        """
+        writer = self.writer
+        with self.changed:
+            ended = self.changed.wait_for(
+                lambda: writer.durable >= commit_log_offset or self.error is not None or self.stopping, timeout
+            )
+        if writer.durable >= commit_log_offset:
+            return True
+        if self.error is not None:
+            raise self.error
+        if ended:
+            raise closed_store(writer.directory, None)
+        return False
 
     def died(self, reason: str) -> None:
         """An error of ours has ended the thread."""
@@ -256,7 +280,13 @@ class Follower:
         for piece in records.take():
             end = self.writer.append_copied(piece.columns, piece.blank)
         if end is not None:
-            self.writer.call_when_durable(end, lambda: stream.report(self.writer.durable))
+            self.writer.call_when_durable(end, partial(self.forced, stream))
+
+    def forced(self, stream: MasterStream) -> None:
+        """Report what is on disk now. The flusher's thread calls this."""
+        stream.report(self.writer.durable)
+        with self.changed:
+            self.changed.notify_all()
 
     def look(self) -> None:
         """Called when nothing more comes for now.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import ssl
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reput.access.credentials import credentials
-from reput.argument_checks import require_path, require_seconds
+from reput.argument_checks import require_path, require_seconds, require_whole
 from reput.embedded.store import Store
 from reput.embedded.views import Mode
 from reput.errors import ConfigError, WaitTimeout
+from reput.in_thread import in_thread, opened_in_thread
 from reput.process.control.configuration import Configuration
 from reput.replication.copy_preparation import Beginning, MasterAddress, PreparedCopy, prepare_copy
-from reput.replication.follower import FollowState, FollowStatus
+from reput.replication.follower import FollowStatus
 from reput.replication.following_engine import FollowingEngine
 from reput.store.disk.shortages import tell_store_error
 from reput.store.state.recorded_settings import load_store_settings
@@ -25,9 +25,10 @@ from reput.store.state.recorded_settings import load_store_settings
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from reput.replication.follow_keywords import FollowKeywords
     from reput.settings.keywords import SettingKeywords
 
-__all__ = ["FollowingStore", "follow", "open_copy", "parse_beginning"]
+__all__ = ["FollowingStore", "afollow", "follow", "open_copy", "parse_beginning"]
 
 
 # RocketMQ's clients read from it when the master is gone or too busy (whichBrokerWhenConsumeSlowly).
@@ -54,19 +55,19 @@ class FollowingStore(Store):
         Raises:
             WaitTimeout: it is not within *timeout* seconds.
             FollowError: the store follows no more.
+            StoreClosed: it is closed.
         """
+        require_whole("commit_log_offset", commit_log_offset)
         require_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.durable < commit_log_offset:
-            if self._follower.error is not None:
-                raise self._follower.error
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise WaitTimeout(
-                    f"the log is not copied that far in time: commit_log_offset={commit_log_offset} "
-                    f"durable={self.durable} timeout={timeout:g} state={self._follower.state.value}"
-                )
-            self._follower.wait_for_change(FollowState.STOPPED, 0.005 if left is None else min(left, 0.005))
+        if not self._follower.wait_copied(commit_log_offset, timeout):
+            raise WaitTimeout(
+                f"the log is not copied that far in time: commit_log_offset={commit_log_offset} "
+                f"durable={self.durable} timeout={timeout:g} state={self._follower.state.value}"
+            )
+
+    async def await_copied(self, commit_log_offset: int, timeout: float | None = None) -> None:
+        """Like `wait_copied`, for a task."""
+        await in_thread(self.wait_copied, commit_log_offset, timeout)
 
 
 def follow(
@@ -118,6 +119,11 @@ def follow(
         **keywords,
     )
     return FollowingStore(engine)
+
+
+async def afollow(master: str, path: str | os.PathLike[str], **keywords: Unpack[FollowKeywords]) -> FollowingStore:
+    """Like `follow`, with the same arguments, for a task."""
+    return await opened_in_thread(follow, master, path, **keywords)
 
 
 def parse_beginning(text: str) -> Beginning:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,6 +106,50 @@ def test_a_dry_run_and_a_filter_leave_the_place_of_the_next_redrive(store):
     assert len(list(letters.redrive(tags="red"))) == 2
     assert len(list(letters.redrive("earliest", count=1))) == 1
     assert len(list(letters.redrive(dry_run=True))) == 6
+
+
+def test_a_task_reads_and_redrives_dead_letters(store):
+    """`aread` and `aredrive` do what `read` and `redrive` do; a loop that is left early keeps the place it came to."""
+
+    async def use() -> tuple[list[bytes], list[int]]:
+        letters = store.administration.dead_letters(GROUP)
+        bodies = [record.body async for record in letters.aread(topic="parcels")]
+        async with contextlib.aclosing(letters.aredrive()) as rows:
+            async for row in rows:
+                if row.queue_offset == 1:
+                    break
+        return bodies, [row.queue_offset async for row in letters.aredrive()]
+
+    assert asyncio.run(use()) == ([b"body 1", b"body 3", b"body 5"], [2, 3, 4, 5])
+
+
+def test_a_cancelled_redrive_ends_with_the_letter_that_it_puts_back(store, monkeypatch):
+    """The put under way is completed, and the next redrive begins behind it."""
+    letters = store.administration.dead_letters(GROUP)
+    putting, cancelled = threading.Event(), threading.Event()
+    put = letters._source.put
+
+    def slow_put(message: Message) -> reput.PutMessageResult:
+        putting.set()
+        cancelled.wait(60)
+        return put(message)
+
+    monkeypatch.setattr(letters._source, "put", slow_put)
+
+    async def redrive() -> None:
+        async for _ in letters.aredrive():
+            pass
+
+    async def cancel() -> None:
+        task = asyncio.create_task(redrive())
+        await asyncio.to_thread(putting.wait, 60)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0, cancelled.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert [row.queue_offset for row in store.administration.dead_letters(GROUP).redrive()] == [1, 2, 3, 4, 5]
 
 
 def test_arguments_of_a_redrive_are_checked(store):

@@ -12,12 +12,12 @@ from collections.abc import Callable
 import msgspec
 
 from reput.argument_checks import require_text, require_whole
-from reput.consume.administration.dead_letters import REDRIVE_GROUP, GroupDeadLetters, StoredMessages
+from reput.consume.administration.dead_letters import GroupDeadLetters, StoredMarks, StoredMessages
 from reput.consume.administration.stored_queues import GroupProgress, StoredQueues
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.subscription_groups import SubscriptionGroups
-from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics, is_system_topic
+from reput.consume.registry.topics import RETRY_PREFIX, Topics, is_system_topic
 from reput.errors import RequestRefused
 from reput.in_thread import in_thread
 from reput.remoting.response_code import ResponseCode
@@ -92,14 +92,26 @@ class Administration:
         found = [self._topics.find(name) for name in self.topic_names()]
         return [config for config in found if config is not None]
 
+    async def atopic_configs(self) -> list[TopicConfig]:
+        """Like `topic_configs`, for a task."""
+        return await in_thread(self.topic_configs)
+
     def topic_config(self, topic: str) -> TopicConfig | None:
         """Return how a topic is described; None: there is no such topic."""
         require_text("topic", topic)
         return self._topics.find(topic)
 
+    async def atopic_config(self, topic: str) -> TopicConfig | None:
+        """Like `topic_config`, for a task."""
+        return await in_thread(self.topic_config, topic)
+
     def update_topic(self, config: TopicConfig) -> None:
         """Create or change a topic, durably; the errors are those of `create_topic`."""
         self._topics.create_or_update(config)
+
+    async def aupdate_topic(self, config: TopicConfig) -> None:
+        """Like `update_topic`, for a task."""
+        await in_thread(self.update_topic, config)
 
     def create_topic(self, topic: str, queue_nums: int) -> None:
         """Create a topic with *queue_nums* readable and writable queues, durably.
@@ -136,6 +148,10 @@ class Administration:
         require_text("topic", topic)
         return any(self._queues.queue_range(topic, queue_id)[1] for queue_id in self._topics.queue_ids(topic))
 
+    async def ahas_messages(self, topic: str) -> bool:
+        """Like `has_messages`, for a task."""
+        return await in_thread(self.has_messages, topic)
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and the groups' committed offsets for it.
 
@@ -171,10 +187,18 @@ class Administration:
         """Return the groups that are described or have committed offsets, sorted by name."""
         return sorted({*self._managers.groups.entries, *self._managers.offsets.groups()})
 
+    async def agroup_names(self) -> list[str]:
+        """Like `group_names`, for a task."""
+        return await in_thread(self.group_names)
+
     def group_config(self, group: str) -> SubscriptionGroupConfig | None:
         """Return how a group is described; None: it is not."""
         require_text("group", group)
         return self._managers.groups.entries.get(group)
+
+    async def agroup_config(self, group: str) -> SubscriptionGroupConfig | None:
+        """Like `group_config`, for a task."""
+        return await in_thread(self.group_config, group)
 
     def update_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a group, durably.
@@ -183,6 +207,10 @@ class Administration:
             RequestRefused: INVALID_PARAMETER; RocketMQ refuses its name or a number.
         """
         self._groups.create_or_update(config)
+
+    async def aupdate_group(self, config: SubscriptionGroupConfig) -> None:
+        """Like `update_group`, for a task."""
+        await in_thread(self.update_group, config)
 
     def group_progress(self, group: str) -> list[GroupProgress]:
         """Return a row per queue for which a group has committed an offset.
@@ -213,6 +241,10 @@ class Administration:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group does not exist: group={group!r}"
             )
+
+    async def arequire_group(self, group: str) -> None:
+        """Like `require_group`, for a task."""
+        await in_thread(self.require_group, group)
 
     def reset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None, back_only: bool = False
@@ -284,6 +316,10 @@ class Administration:
         self._managers.offsets.persist()
         return row
 
+    async def aset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
+        """Like `set_offset`, for a task."""
+        return await in_thread(self.set_offset, group, topic, queue_id, queue_offset)
+
     async def areset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None, back_only: bool = False
     ) -> list[GroupProgress]:
@@ -296,16 +332,9 @@ class Administration:
         Raises:
             ConfigError: *group* is no text.
         """
-        return GroupDeadLetters(StoredMessages(self._queues, self._put), self, group, keeps_birth=True)
-
-    def redriven_to(self, group: str, queue_id: int) -> int | None:
-        """Return the queue offset of the dead letter that the next redrive of a group begins with; None: the first."""
-        return self._managers.offsets.query_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id)
-
-    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
-        """Keep up to where the dead letters of a group were redriven, durably."""
-        self._managers.offsets.commit_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id, queue_offset)
-        self._managers.offsets.persist()
+        return GroupDeadLetters(
+            StoredMessages(self._queues, self._put), StoredMarks(self._managers.offsets), group, keeps_birth=True
+        )
 
     def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group, and with *clean_offsets* its offsets.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Literal, Protocol
 
 import msgspec
@@ -24,13 +24,24 @@ from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReade
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX
 from reput.errors import ConfigError, RequestRefused
 from reput.filter import parse, parse_plain_tags
+from reput.in_thread import iterated_in_thread
 from reput.remoting.response_code import ResponseCode
+from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.results import GetMessageResult
 from reput.store.record.message import Message, PutMessageResult
 from reput_hooks import Record
 
-__all__ = ["REDRIVE_GROUP", "DeadLetterSource", "GroupDeadLetters", "RedriveMarks", "RedrivenLetter", "origin_topic"]
+__all__ = [
+    "REDRIVE_GROUP",
+    "DeadLetterSource",
+    "GroupDeadLetters",
+    "RedriveMarks",
+    "RedrivenLetter",
+    "StoredMarks",
+    "StoredMessages",
+    "origin_topic",
+]
 
 REDRIVE_GROUP = "reput_redrive"
 # What a broker adds when it retries a message, delays it or lets it die; a redriven message begins anew.
@@ -77,6 +88,22 @@ class RedrivenLetter(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class StoredMarks:
+    """`RedriveMarks` in a store's own file of offsets."""
+
+    def __init__(self, offsets: ConsumerOffsetManager) -> None:
+        self.offsets = offsets
+
+    def redriven_to(self, group: str, queue_id: int) -> int | None:
+        """Return the queue offset that a redrive begins at; None: there was none."""
+        return self.offsets.query_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id)
+
+    def note_redriven(self, group: str, queue_id: int, queue_offset: int) -> None:
+        """Keep the queue offset that the next redrive begins at, durably."""
+        self.offsets.commit_offset(REDRIVE_GROUP, DLQ_PREFIX + group, queue_id, queue_offset)
+        self.offsets.persist()
+
+
 class StoredMessages:
     """The messages of a store, as `GroupDeadLetters` uses them."""
 
@@ -118,19 +145,20 @@ class StoredMessages:
 
 
 class GroupDeadLetters:
-    """The dead letters of one group. Get it from `Administration.dead_letters`. One thread at a time."""
+    """The dead letters of one group. Get it from `Administration.dead_letters`. One thread or task at a time."""
 
     def __init__(self, source: DeadLetterSource, marks: RedriveMarks, group: str, *, keeps_birth: bool) -> None:
-        """
+        """Programs use `Administration.dead_letters` instead.
+
         Args:
             keeps_birth: *source* puts messages with the birth and flags of others, as a store does.
         """
         require_text("group", group)
-        self.source = source
-        self.marks = marks
-        self.group = group
-        self.topic = DLQ_PREFIX + group
-        self.keeps_birth = keeps_birth
+        self._source = source
+        self._marks = marks
+        self._group = group
+        self._topic = DLQ_PREFIX + group
+        self._keeps_birth = keeps_birth
 
     def read(
         self,
@@ -139,7 +167,7 @@ class GroupDeadLetters:
         topic: str | None = None,
         tags: str | None = None,
         sql: str | None = None,
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         """Yield the dead letters, in the order in which they died.
 
         Args:
@@ -157,23 +185,34 @@ class GroupDeadLetters:
             raise ConfigError(f"tags and sql exclude each other: tags={tags!r} sql={sql!r}")
 
         def begin_of(source: MessageSource, queue_id: int) -> int:
-            mark = self.marks.redriven_to(self.group, queue_id) if begin is None else None
-            return first_queue_offset(source, self.topic, queue_id, begin or "earliest") if mark is None else mark
+            mark = self._marks.redriven_to(self._group, queue_id) if begin is None else None
+            return first_queue_offset(source, self._topic, queue_id, begin or "earliest") if mark is None else mark
 
         reader = TopicReader(
-            self.topic,
+            self._topic,
             begin_of,
             tag_filter=None if tags is None else parse_plain_tags(tags),
             sql_filter=None if sql is None else parse(sql),
         )
         try:
-            for record in reader.records(self.source):
+            for record in reader.records(self._source):
                 if topic in (None, origin_topic(record)):
                     yield record
         except RequestRefused as error:
             # No message of the group has died yet.
             if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
+
+    def aread(
+        self,
+        begin: Beginning | None = None,
+        *,
+        topic: str | None = None,
+        tags: str | None = None,
+        sql: str | None = None,
+    ) -> AsyncGenerator[Record, None]:
+        """Like `read`, for ``async for`` in a task."""
+        return iterated_in_thread(self.read(begin, topic=topic, tags=tags, sql=sql))
 
     def redrive(
         self,
@@ -207,7 +246,8 @@ class GroupDeadLetters:
             require_whole("count", count, 1)
         if rate is not None and not rate > 0:
             raise ConfigError(f"rate must be a number above 0: rate={rate!r}")
-        marks = Marks(self, is_used=begin is None and not dry_run and (topic, tags, sql) == (None, None, None))
+        is_used = begin is None and not dry_run and (topic, tags, sql) == (None, None, None)
+        positions = RedrivePositions(self._marks, self._group, is_used=is_used)
         begun_at, waiting = time.monotonic(), threading.Event()
         number = 0
         try:
@@ -217,25 +257,42 @@ class GroupDeadLetters:
                 if rate is not None and (pause := begun_at + number / rate - time.monotonic()) > 0:
                     waiting.wait(pause)
                 if number == 0:
-                    marks.begin(record)
-                row = self.put_back(record, to, dry_run=dry_run)
+                    positions.begin(record)
+                row = self._put_back(record, to, dry_run=dry_run)
                 number += 1
-                marks.passed(record)
+                positions.passed(record)
                 yield row
         finally:
-            marks.write()
+            positions.write()
 
-    def put_back(self, record: Record, to: RedriveTarget, *, dry_run: bool) -> RedrivenLetter:
+    def aredrive(
+        self,
+        begin: Beginning | None = None,
+        *,
+        to: RedriveTarget = "topic",
+        topic: str | None = None,
+        tags: str | None = None,
+        sql: str | None = None,
+        count: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[RedrivenLetter, None]:
+        """Like `redrive`, for ``async for`` in a task."""
+        return iterated_in_thread(
+            self.redrive(begin, to=to, topic=topic, tags=tags, sql=sql, count=count, rate=rate, dry_run=dry_run)
+        )
+
+    def _put_back(self, record: Record, to: RedriveTarget, *, dry_run: bool) -> RedrivenLetter:
         """Put one letter back, and return what became of it."""
         place = record.queue_id, record.queue_offset
         origin = origin_topic(record)
         if origin is None:
             return RedrivenLetter(*place, None, "left", reason="it does not say which topic it was sent to")
-        if not self.keeps_birth and record.sys_flag & COMPRESSED_FLAG:
+        if not self._keeps_birth and record.sys_flag & COMPRESSED_FLAG:
             return RedrivenLetter(
                 *place, origin, "left", reason="its body is compressed in a way that is not read here"
             )
-        topic = origin if to == "topic" else RETRY_PREFIX + self.group
+        topic = origin if to == "topic" else RETRY_PREFIX + self._group
         if dry_run:
             return RedrivenLetter(*place, topic, "chosen")
         properties = {
@@ -246,19 +303,20 @@ class GroupDeadLetters:
         if to == "group":
             properties["RETRY_TOPIC"] = origin
         message = Message(topic, record.body, properties=properties, flag=record.flag)
-        if self.keeps_birth:
+        if self._keeps_birth:
             message = msgspec.structs.replace(
                 carried_message(record, topic, 0, properties, keeps_store_host=False), queue_id=None, reconsume_times=0
             )
-        result = self.source.put(message)
+        result = self._source.put(message)
         return RedrivenLetter(*place, topic, "redriven", message_id=result.message_id)
 
 
-class Marks:
+class RedrivePositions:
     """Where a redrive is in each queue."""
 
-    def __init__(self, letters: GroupDeadLetters, *, is_used: bool) -> None:
-        self.letters = letters
+    def __init__(self, marks: RedriveMarks, group: str, *, is_used: bool) -> None:
+        self.marks = marks
+        self.group = group
         self.is_used = is_used
         self.positions: dict[int, int] = {}
         self.unwritten = 0
@@ -270,7 +328,7 @@ class Marks:
             RequestRefused, BrokerError: they are.
         """
         if self.is_used:
-            self.letters.marks.note_redriven(self.letters.group, record.queue_id, record.queue_offset)
+            self.marks.note_redriven(self.group, record.queue_id, record.queue_offset)
 
     def passed(self, record: Record) -> None:
         """Note that one letter was put back, or left for good."""
@@ -284,7 +342,7 @@ class Marks:
         """Keep the positions, durably."""
         if self.unwritten:
             for queue_id, queue_offset in self.positions.items():
-                self.letters.marks.note_redriven(self.letters.group, queue_id, queue_offset)
+                self.marks.note_redriven(self.group, queue_id, queue_offset)
             self.unwritten = 0
 
 

@@ -142,6 +142,10 @@ class TransactionService:
             raise ConfigError(f"a checker must be callable: checker={checker!r}", "Give a function, or None.")
         self._service.checks.set_checker(producer_group, checker)
 
+    async def aon_check(self, producer_group: str, checker: Checker | None) -> None:
+        """As `on_check`, for a task."""
+        await in_thread(self.on_check, producer_group, checker)
+
     def resume(self, discarded: Record) -> None:
         """Open a transaction again that was given up: its sender is asked as often as at first.
 
@@ -167,6 +171,10 @@ class TransactionService:
                 )
             _, result = self._open.append(carried_message(discarded, HALF_TOPIC, 0, properties))
         self._writer.forced(result)
+
+    async def aresume(self, discarded: Record) -> None:
+        """As `resume`, for a task."""
+        await in_thread(self.resume, discarded)
 
     def status(self) -> int:
         """Return the number of unsettled transactions."""
