@@ -173,7 +173,8 @@ class GroupDeadLetters:
         Args:
             begin: ``"earliest"``, ``"latest"`` or the time of death, ms since 1970; None: where the last redrive ended.
             topic: only letters that were sent to this topic.
-            tags, sql: only letters that this filter selects.
+            tags: only letters with tags that this expression selects, like ``a || b``.
+            sql: only letters that this SQL92 expression selects.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -228,13 +229,14 @@ class GroupDeadLetters:
     ) -> Generator[RedrivenLetter, None, None]:
         """Put dead letters back, one at each step of the iteration, and yield what became of each.
 
+        The parameters that are not listed choose the letters, as those of `read` do.
+
         Args:
-            begin, topic, tags, sql: which letters, as for `read`.
             to: ``"topic"``: where they were sent to, so that all groups of the topic get them; ``"group"``: the retry
                 topic, so that this group alone does.
-            count: so many at most.
-            rate: so many a second at most.
-            dry_run: put nothing, and only yield which it would be.
+            count: the largest number of letters; None: all.
+            rate: the largest number of letters a second; None: without limit.
+            dry_run: put nothing, and only yield the letters that would be put back.
 
         Raises:
             ConfigError, FilterSyntaxError: as of `read`.
