@@ -1,4 +1,4 @@
-"""Twin stores: one puts through the kernel, the other goes the Python way; all that a put changes is compared."""
+"""Twin stores: one puts through the kernel, the other takes the Python path; all that a put changes is compared."""
 
 from __future__ import annotations
 

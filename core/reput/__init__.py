@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from reput.store.log.force_times import ForceTotals as ForceTotals
     from reput.store.reader.results import GetMessageResult as GetMessageResult
     from reput.store.reader.results import GetMessageStatus as GetMessageStatus
-    from reput.store.reader.results import Records as Records
     from reput.store.record.message import Message as Message
     from reput.store.record.message import PutMessageResult as PutMessageResult
     from reput.store.record.message import PutMessageStatus as PutMessageStatus

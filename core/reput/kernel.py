@@ -1,4 +1,4 @@
-"""The kernel: the compiled way of what costs puts, reads and dispatchers most, if ``reput-kernel`` is installed.
+"""The kernel: the costliest loops of puts, reads and dispatchers in compiled code, if ``reput-kernel`` is installed.
 
 ``REPUT_KERNEL`` in the environment decides, once in each process:
 
@@ -7,8 +7,8 @@
     require     use the kernel; without it, opening a store raises `ConfigError`
 
 The two sides must agree on `PROTOCOL`: the names of the attributes that the kernel reads, and what its functions take
-and return. What goes the compiled way gives the same bytes and results as the Python way, and whatever is not plain
-still goes the Python way.
+and return. The compiled path gives the same bytes and results as the Python path. What it does not support takes the
+Python path.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=aut
 
 
 class KernelPuts(Protocol):
-    """The compiled puts of one appender. Each returns None, with nothing changed, for what goes the Python way."""
+    """The compiled puts of one appender. Each returns None, with nothing changed, for what takes the Python path."""
 
     def put(self, message: object) -> Any:
         """Put one message and return its result."""
@@ -75,10 +75,10 @@ class SendRequests(Protocol):
 
 
 class KernelSends(Protocol):
-    """The compiled way of a broker's requests to store messages, from their frames to those of the answers."""
+    """The compiled path of a broker's requests to store messages, from their frames to those of the answers."""
 
     def take(self, data: memoryview, born_host: bytes) -> tuple[SendRequests, int] | None:
-        """Return the whole requests that *data* begins with, and their bytes; None: the first goes the Python way."""
+        """Return the whole requests that *data* begins with, and their bytes; None: the first takes the Python path."""
 
     def put(self, requests: list[SendRequests]) -> list[bytes] | None:
         """Put the messages as one run; return the frames of each one's answers. None: nothing has changed."""
@@ -111,10 +111,10 @@ class ReadRecords(Protocol):
 
 
 class KernelConsumer(Protocol):
-    """The compiled way of one consumer. Any thread may call it."""
+    """The compiled path of one consumer. Any thread may call it."""
 
     def take(self) -> Any:
-        """Return the next message, as `GroupMember.take`; None: the Python way has to look for one."""
+        """Return the next message, as `GroupMember.take`; None: the Python path has to look for one."""
 
     def acknowledge(self, record: object) -> bool:
         """Mark a message as done, as `GroupMember.acknowledge`; False: nothing has changed, and Python does it."""
@@ -124,7 +124,7 @@ class KernelReads(Protocol):
     """The compiled reads of one reader in its writer's process. Any thread may call `get` and `query`."""
 
     def get(self, topic: object, queue_id: object, queue_offset: object, count_max: object) -> Any:
-        """Return the result of a get of a queue that was kept; None: it goes the Python way. So it is with `query`."""
+        """Return the result of a get of a kept queue; None: it takes the Python path. `query` does the same."""
 
     def query(self, topic: object, key: object, count_max: object, begin: object, end: object) -> list[Any] | None:
         """Return the records that have a key, in commit-log order."""
@@ -176,7 +176,7 @@ class Kernel(Protocol):
     def index_keys(self, parts: Sequence[Any], with_tags: bool) -> tuple[bytes, bool] | None:
         """Return the keys of all rows of *parts*, `DispatchColumns`, and whether the last key is of the last row.
 
-        A key has `INDEX_KEY_SIZE` bytes. None: they go the Python way. So it is with `queue_units`.
+        A key has `INDEX_KEY_SIZE` bytes. None: they take the Python path. `queue_units` does the same.
         """
 
     def put_index_keys(
@@ -210,7 +210,7 @@ class Kernel(Protocol):
         topic_field: bytes,
         segment_at: Callable[[int], Any],
     ) -> ReadRecords | None:
-        """Return records of *count* units of a queue's file, all checked; None: they go the Python way.
+        """Return records of *count* units of a queue's file, all checked; None: they take the Python path.
 
         Those whose tags code is one of *codes* are wanted, up to *count_max* and *bytes_max*; the first always fits.
         """
@@ -224,7 +224,7 @@ class Kernel(Protocol):
         """
 
     def first_bad_record(self, data: bytes, positions: bytes) -> int | None:
-        """Return the number of the first record in *data* without its CRC, -1: all have theirs; None: the Python way.
+        """Return the number of the first record in *data* without its CRC, -1: all have it; None: take the Python path.
 
         *positions* are where they begin, 8 bytes each, little-endian.
         """
@@ -234,7 +234,7 @@ class Kernel(Protocol):
 
 
 def kernel() -> Kernel | None:
-    """Return the kernel; None: this process goes the Python way.
+    """Return the kernel; None: this process takes the Python path.
 
     Raises:
         ConfigError: REPUT_KERNEL asks for a kernel that cannot be used, or has another value than it may have.
@@ -254,7 +254,7 @@ def kernel() -> Kernel | None:
 
 
 def kernel_version() -> str | None:
-    """Return the version of the kernel that this process uses; None: it goes the Python way.
+    """Return the version of the kernel that this process uses; None: it takes the Python path.
 
     Raises:
         ConfigError: as `kernel`.

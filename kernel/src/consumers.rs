@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyIterator, PyList, PySet, PyString, PyTuple, PyType};
 
 use crate::counters::{Way, count as tally};
 
-/// The compiled way of one consumer.
+/// The compiled path of one consumer.
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct KernelConsumer {
     shared: Py<PyAny>,
@@ -59,7 +59,7 @@ impl KernelConsumer {
         visit.call(&self.member)
     }
 
-    /// Return the next message that was read ahead of the consumer's current queue; None: the Python way finds one.
+    /// Return the next message that was read ahead of the consumer's current queue; None: the Python path finds one.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (shared, member) = (self.shared.bind(py), self.member.bind(py));
         let _lock = GroupLock::acquire(shared)?;
@@ -78,7 +78,7 @@ impl KernelConsumer {
         if in_flight.len() >= member.getattr(intern!(py, "queue_in_flight_max"))?.extract::<usize>()? {
             return Ok(None);
         }
-        // None is no iterator. An error is that of a damaged record, which the Python way would raise here, too.
+        // None is no iterator. An error is that of a damaged record, which the Python path would raise here, too.
         let Ok(mut fetched) = fetched.cast_into::<PyIterator>() else { return Ok(None) };
         let Some(item) = fetched.next().transpose()? else { return Ok(None) };
         let item = item.cast_into::<PyTuple>()?;
@@ -102,7 +102,7 @@ impl KernelConsumer {
         Ok(Some(record))
     }
 
-    /// Mark a message as done, and return True; False: the Python way does it, or says why not.
+    /// Mark a message as done, and return True; False: the Python path does it, or says why not.
     ///
     /// It is plain if the message is in flight once, no consumer waits for an acknowledgement, and its queue is not to
     /// go to another consumer.

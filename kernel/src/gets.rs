@@ -1,6 +1,6 @@
 //! Gets and queries of one open store in the writer's process, without a step in Python: `KernelReads`.
 //!
-//! The Python way finds out where a queue begins and ends, and which files the index has. The kernel keeps that, with
+//! The Python path finds out where a queue begins and ends, and which files the index has. The kernel keeps that, with
 //! the numbers that it follows from: the view's progress and generation, the log's begin, the topic's last deletion.
 //! While they stay the same, so does what follows from them. `reput/store/reader/kernel_reads.py` is the other side.
 
@@ -304,7 +304,7 @@ impl KernelReads {
         known.index = Some(Index { generation, log_begin, directory, stamp, files });
     }
 
-    /// Return the result of a get of a queue that was kept; None: it goes the Python way.
+    /// Return the result of a get of a queue that was kept; None: it takes the Python path.
     fn get<'py>(
         &self,
         topic: &Bound<'py, PyAny>,
@@ -370,9 +370,9 @@ impl KernelReads {
         self.result_type.bind(py).call1(result).map(Some)
     }
 
-    /// Return the records that have a key, in commit-log order; None: the query goes the Python way.
+    /// Return the records that have a key, in commit-log order; None: the query takes the Python path.
     ///
-    /// A key that may also be the id of a message, and is not found, goes the Python way.
+    /// A key that may also be the id of a message, and is not found, takes the Python path.
     fn query<'py>(
         &self,
         topic: &Bound<'py, PyAny>,

@@ -58,7 +58,7 @@ impl Prefixes {
 
 /// Return the keys of all rows of *parts*, for `put_index_keys`, and whether the last key is of the last row.
 ///
-/// None: the rows are of another form, and go the Python way.
+/// None: the rows are of another form, and take the Python path.
 #[pyfunction]
 pub fn index_keys<'py>(parts: &Bound<'py, PyAny>, with_tags: bool) -> PyResult<Option<(Bound<'py, PyBytes>, bool)>> {
     let Some(all) = Columns::read_all(parts)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! reput's kernel: the compiled way of what costs most, on the boundary of the encoder and the record layout.
+//! reput's kernel: the compiled path of what costs most, on the boundary of the encoder and the record layout.
 //!
 //! `reput/kernel.py` decides whether it is used. Each function returns None for a case that it does not handle; Python
 //! then does the work, so there is one store with one set of errors.
@@ -34,7 +34,7 @@ use pyo3::prelude::*;
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
 const PROTOCOL: u32 = 5;
 
-/// The compiled way of what costs reput most.
+/// The compiled path of what costs reput most.
 #[pymodule]
 fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     if !interpreter::is_first(module.py()) {

@@ -64,7 +64,7 @@ type LogRows<'py> = (Vec<(String, i32)>, Bound<'py, PyBytes>, Bound<'py, PyBytes
 /// *verify*: a record without its CRC is none. *with_properties*: the texts contain the raw properties.
 ///
 /// The rows end before the first record that is not plain: a delayed one, one that stands in further queues, or none at
-/// all. None: it is the first one, and the Python way looks at it.
+/// all. None: it is the first one, and the Python path looks at it.
 #[pyfunction]
 pub fn log_rows<'py>(
     data: &Bound<'py, PyBytes>,
@@ -131,7 +131,7 @@ pub fn log_rows<'py>(
 /// Return the number of the first record without its CRC, -1 if all have theirs.
 ///
 /// *positions*: where in *data* each record begins, 8 bytes each, little-endian. None: there is no record at one of
-/// them, and they go the Python way.
+/// them, and they take the Python path.
 #[pyfunction]
 pub fn first_bad_record(data: &[u8], positions: &[u8]) -> Option<i64> {
     let (positions, _) = positions.as_chunks::<POSITION_SIZE>();

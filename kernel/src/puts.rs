@@ -2,7 +2,7 @@
 //!
 //! The writer's state stays in its Python objects; a put reads the state here, and changes it as a whole. In every other
 //! case - a message that breaks a limit, a full segment, a lock that another thread holds - a put returns None before
-//! anything has changed. The caller then puts the message in Python ("the Python way"), which raises every error.
+//! anything has changed. The caller then puts the message in Python ("the Python path"), which raises every error.
 //!
 //! No Python code runs between the first byte that is written and the last position that changes, so neither Ctrl-C nor
 //! another thread sees half a put.
@@ -98,7 +98,7 @@ pub struct Appended<'py> {
 impl KernelPuts {
     /// Put for *appender*, whose log is a mapped file.
     ///
-    /// The types are those that the Python way uses: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
+    /// The types are those that the Python path uses: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
     /// of a result, and the class of the error for a full or failing disk. *clock* gives the time; None: the system's
     /// clock does.
     #[new]
@@ -135,7 +135,7 @@ impl KernelPuts {
         })
     }
 
-    /// Put one message and return its result; None: it goes the Python way.
+    /// Put one message and return its result; None: it takes the Python path.
     fn put<'py>(&self, message: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = message.py();
         let called = self.monotonic(py)?;
@@ -150,7 +150,7 @@ impl KernelPuts {
         Ok(results.pop())
     }
 
-    /// Put a list of messages, all or none, and return their results; None: they go the Python way.
+    /// Put a list of messages, all or none, and return their results; None: they take the Python path.
     fn put_batch<'py>(&self, messages: &Bound<'py, PyList>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let py = messages.py();
         let called = self.monotonic(py)?;
@@ -173,7 +173,7 @@ impl KernelPuts {
         Ok(Some(results))
     }
 
-    /// Put the messages of a batch that a client sent, all or none, and return their results; None: the Python way.
+    /// Put the messages of a batch that a client sent, all or none, and return their results; None: the Python path.
     ///
     /// *body* is the body of the request, *of_batch* the properties string of the batch, which every message gets, and
     /// *added* that string with what a broker adds.
@@ -282,7 +282,7 @@ impl KernelPuts {
         self.appender.bind(py).call_method0(intern!(py, "monotonic"))?.extract()
     }
 
-    /// Count a put that took long, as the Python way does.
+    /// Count a put that took long, as the Python path does.
     pub fn note(&self, py: Python<'_>, called: Called, count: usize) -> PyResult<()> {
         let taken = match called {
             Called::At(called) => called.elapsed().as_secs_f64(),
@@ -295,7 +295,7 @@ impl KernelPuts {
         Ok(())
     }
 
-    /// Append *items* as one run and publish them; `None`: nothing has changed, and they go the Python way.
+    /// Append *items* as one run and publish them; `None`: nothing has changed, and they take the Python path.
     ///
     /// *makes_results*: make the results for Python. *is_batch*: return `None` if the whole run is larger than a record
     /// may be, because Python then splits it.
@@ -326,7 +326,7 @@ impl KernelPuts {
         let release = self.release.bind(py);
         let lock = PutLock { release };
         let Some(appended) = self.append_run(py, items, size, makes_results)? else { return Ok(None) };
-        // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python way.
+        // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
         publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
         drop(lock);
@@ -464,7 +464,7 @@ impl KernelPuts {
         }
         match log.call_method1(intern!(py, "make_safe"), (end,)) {
             Ok(_) => Ok(true),
-            // The Python way asks again, and raises the error.
+            // The Python path asks again, and raises the error.
             Err(error) if error.is_instance(py, self.store_error.bind(py)) => Ok(false),
             Err(error) => Err(error),
         }
@@ -481,7 +481,7 @@ impl KernelPuts {
         if now <= before {
             return Ok(before);
         }
-        // The head that the Python way caches has the former time.
+        // The head that the Python path caches has the former time.
         appender.setattr(intern!(py, "origin_head"), py.None())?;
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)

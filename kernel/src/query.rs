@@ -15,7 +15,7 @@ use crate::stored::{Stored, field};
 
 /// Entries of a chain that are read at once.
 const SPAN: i32 = 16;
-/// A query that follows more entries goes the Python way, which lets other threads run meanwhile.
+/// A query that follows more entries takes the Python path, which lets other threads run meanwhile.
 const ENTRIES_MAX: usize = 4096;
 /// Mostly a whole record.
 const FIRST_READ_SIZE: usize = 2048;
@@ -46,7 +46,7 @@ impl Header {
         })
     }
 
-    /// Tell whether *times* have all that the file has, and more before. The Python way looks closer at any others.
+    /// Tell whether *times* have all that the file has, and more before. The Python path looks closer at any others.
     fn is_within(&self, times: &RangeInclusive<i64>) -> bool {
         times.contains(&self.begin_timestamp) && *times.end() >= self.end_timestamp
     }

@@ -137,7 +137,7 @@ pub fn with_scratch<R>(read: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     result
 }
 
-/// Bytes of neighbours that are read at once; a larger record goes the Python way.
+/// Bytes of neighbours that are read at once; a larger record takes the Python path.
 pub const RUN_SIZE_MAX: usize = 1 << 20;
 
 /// Return the descriptor of an open file.
@@ -277,7 +277,7 @@ fn run_of(places: &[Place]) -> (usize, usize) {
 /// compared with their CRC. *topic_field*: size and topic, as a record of V1 has them.
 ///
 /// None: no unit is selected, or one of them is of another kind, lies before *log_min*, is damaged, or is not in the
-/// page cache, and all go the Python way.
+/// page cache, and all take the Python path.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn read_queue<'py>(

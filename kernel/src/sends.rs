@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Only usual requests are taken: their topics are known, and nothing of them but the message has an effect. A broker
-//! that asks more of requests, such as a signature, does not use it. The Python way is
+//! that asks more of requests, such as a signature, does not use it. The Python path is
 //! `reput/broker/requests/send_message.py`.
 
 use std::fmt::Write;
@@ -66,7 +66,7 @@ pub struct SendRequests {
 
 #[pymethods]
 impl SendRequests {
-    /// Return each frame without the word of its length, for the Python way.
+    /// Return each frame without the word of its length, for the Python path.
     fn frames<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         self.requests.iter().map(|(request, _)| PyBytes::new(py, &self.frames[request.begin + 4..request.end])).collect()
     }
@@ -107,7 +107,7 @@ impl KernelSends {
 
     /// Take the whole requests that *data*, a buffer, begins with; return them and their bytes.
     ///
-    /// `None`: the first request goes the Python way, or is not whole. *born_host* is the client in the form of records.
+    /// `None`: the first request takes the Python path, or is not whole. *born_host* is the client in the form of records.
     fn take<'py>(
         &self,
         py: Python<'py>,
@@ -151,7 +151,7 @@ impl KernelSends {
 
     /// Put the messages of *requests*, a list of `SendRequests`, as one run; return the frames of each one's answers.
     ///
-    /// `None`: nothing has changed, and they go the Python way.
+    /// `None`: nothing has changed, and they take the Python path.
     fn put<'py>(&self, requests: &Bound<'py, PyList>) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
         let py = requests.py();
         let puts = self.puts.get();

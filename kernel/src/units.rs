@@ -41,7 +41,7 @@ type Units<'py> = (Bound<'py, PyTuple>, Bound<'py, PyBytes>, i64, i32, i64, i64,
 
 /// Return the units of each queue in *parts*, and how many records stand in batch queues.
 ///
-/// None: the rows are of another form, or one stands in further queues, and all go the Python way.
+/// None: the rows are of another form, or one stands in further queues, and all take the Python path.
 #[pyfunction]
 pub fn queue_units<'py>(parts: &Bound<'py, PyAny>) -> PyResult<Option<(Vec<Units<'py>>, usize)>> {
     let py = parts.py();

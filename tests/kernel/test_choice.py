@@ -81,7 +81,7 @@ def test_a_free_threaded_interpreter_is_refused(installed: types.ModuleType, mon
 
 
 def test_another_interpreter_of_the_process_is_refused(required_kernel: Kernel) -> None:
-    """A subinterpreter goes the Python way, and is told why; the first interpreter keeps the kernel."""
+    """A subinterpreter takes the Python path, and is told why; the first interpreter keeps the kernel."""
     script = """
         import importlib, sys
         from reput.kernel import found_kernel, kernel

@@ -1,4 +1,4 @@
-"""Consumers: the kernel gives the same messages, states and errors as the Python way."""
+"""Consumers: the kernel gives the same messages, states and errors as the Python path."""
 
 from __future__ import annotations
 

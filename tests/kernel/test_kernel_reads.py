@@ -1,4 +1,4 @@
-"""Gets and queries that the kernel does alone: the same records, statuses and errors as the Python way."""
+"""Gets and queries that the kernel does alone: the same records, statuses and errors as the Python path."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 class Twins:
-    """Two readers of one store in a writer's process: one goes the Python way, one leaves to the kernel what it can."""
+    """Two readers of one store in a writer's process: one takes the Python path, one the kernel's where it can."""
 
     def __init__(self, directory: Path, end: int, own_from: int) -> None:
         self.directory = directory
@@ -216,7 +216,7 @@ def test_second_reads_go_through_the_kernel_alone(required_kernel: Kernel, writt
         assert outcome_of(reader, step) == outcome_of(twins.readers[0], step)
     after = required_kernel.counts()
     assert (after["get"] - before["get"], after["query"] - before["query"]) == (22, 1)
-    # Another view, another member of the group, and a deletion are for the Python way to look at.
+    # Another view, another member of the group, and a deletion are for the Python path to look at.
     twins.group.members = {}
     assert reader.store.reads.get("orders", 0, 7, 1) is None  # type: ignore[union-attr]
     assert reader.store.reads.query("orders", "k7", 64, 0, FOREVER) is None  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Reads of the log for dispatchers and checks: the kernel gives the same requests and errors as the Python way."""
+"""Reads of the log for dispatchers and checks: the kernel gives the same requests and errors as the Python path."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_any_records_have_the_same_bad_one(required_kernel: Kernel, records: lis
 
 
 def test_plain_records_go_through_the_kernel(required_kernel: Kernel, tmp_path: Path) -> None:
-    """Up to a delayed record, which goes the Python way, as does what lies behind it in the same piece of the log."""
+    """Up to a delayed record, which takes the Python path, as does what lies behind it in the same piece of the log."""
     fields = {
         "topic": b"orders",
         "queue_id": 0,

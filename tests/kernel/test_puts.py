@@ -1,4 +1,4 @@
-"""The kernel's puts give the same bytes, frames, results and errors as the Python way."""
+"""The kernel's puts give the same bytes, frames, results and errors as the Python path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of consume queues: the kernel gives the same records, statuses and errors as the Python way."""
+"""Reads of consume queues: the kernel gives the same records, statuses and errors as the Python path."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 def twin_readers(directory: Path, end: int, own_from: int, kernel: Kernel) -> list[MessageReader]:
-    """Return a reader that goes the Python way, and one that uses the kernel."""
+    """Return a reader that takes the Python path, and one that uses the kernel."""
     readers = []
     for used in (None, kernel):
         store = ReadableStore(directory, small_settings(**SETTINGS), lambda view: end, own_from=own_from, at_rest=True)
@@ -123,7 +123,7 @@ def test_any_gets_give_the_same_records_and_errors(
 
 
 def test_plain_reads_go_through_the_kernel(required_kernel: Kernel, written: tuple[Path, int]) -> None:
-    """Records in the page cache, once their files are open. A get across two files of the queue goes the Python way."""
+    """Records in the page cache, once their files are open. A get across two queue files takes the Python path."""
     directory, end = written
     require_cached_reads(directory)
     reader = twin_readers(directory, end, 0, required_kernel)[1]
@@ -149,7 +149,7 @@ def test_plain_reads_go_through_the_kernel(required_kernel: Kernel, written: tup
 
 
 def test_files_that_are_closed_are_opened_again(required_kernel: Kernel, written: tuple[Path, int]) -> None:
-    """The kernel reads files that are open; the Python way opens them."""
+    """The kernel reads files that are open; the Python path opens them."""
     directory, end = written
     reader = twin_readers(directory, end, 0, required_kernel)[1]
     found = reader.get_message("orders", 0, 3, 20)

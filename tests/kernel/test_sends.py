@@ -1,4 +1,4 @@
-"""Requests to store messages: the kernel's way gives the same bytes, frames and answers as the Python way."""
+"""Requests to store messages: the kernel's way gives the same bytes, frames and answers as the Python path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches from clients: the kernel's way gives the same bytes, frames, results and errors as the Python way."""
+"""Batches from clients: the kernel's way gives the same bytes, frames, results and errors as the Python path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consume queues and index: the kernel gives the same bytes, states and errors as the Python way."""
+"""Consume queues and index: the kernel gives the same bytes, states and errors as the Python path."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 
 def twin_builders(make: Callable[[str], Any]) -> list[Any]:
-    """Return a builder that goes the Python way, and one that uses the kernel."""
+    """Return a builder that takes the Python path, and one that uses the kernel."""
     builders = []
     for name in NAMES:
         with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +183,7 @@ def test_any_batches_give_the_same_queue_files(required_kernel: Kernel, batches:
 @settings(max_examples=100)
 @given(st.lists(PART, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6))
 def test_damaged_rows_do_no_harm(required_kernel: Kernel, parts: list[Any], damage: list[tuple[int, int]]) -> None:
-    """Bytes that are no rows never crash the process. What the kernel takes in gives what the Python way gives."""
+    """Bytes that are no rows never crash the process. What the kernel takes in gives what the Python path gives."""
     rows = Rows(1_600_000_000_000)
     batch = rows.batch(parts)
     columns = batch.parts[0]
@@ -208,7 +208,7 @@ def test_damaged_rows_do_no_harm(required_kernel: Kernel, parts: list[Any], dama
 
 
 def test_batches_go_through_the_kernel(required_kernel: Kernel, tmp_path: Path) -> None:
-    """Each record of plain batches is counted; a record that stands in further queues goes the Python way."""
+    """Each record of plain batches is counted; a record that stands in further queues takes the Python path."""
     record = ((b"u1", b"k1 k2", None, None, b"TagA"), ("orders", 0), 1, 1, 0, 7)
     further = ((None, b"k", b"other\x021", None, b""), ("orders", 0), 1, 1, 0, 7)
     rows, refused = Rows(1_600_000_000_000), {}

@@ -89,7 +89,11 @@ class KnownOffsets(msgspec.Struct, rename="camel"):
 
 
 class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
-    """One connection of a consumer to a broker. *version* is RocketMQ's ordinal."""
+    """One connection of a consumer to a broker.
+
+    Attributes:
+        version: of the client, as RocketMQ numbers its versions.
+    """
 
     client_addr: str
     client_id: str
@@ -124,7 +128,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
 
     Attributes:
         acknowledged: commit-log offset up to which it has the log; None: it has not said so yet.
-        behind: bytes that it lacks.
+        behind: bytes of the log that it does not have yet.
     """
 
     address: str = msgspec.field(name="addr")
@@ -144,7 +148,7 @@ class BrokerReplication(msgspec.Struct, frozen=True):
     """The followers of one master.
 
     Attributes:
-        end: of its log; None: it does not tell, for the reason *error*.
+        end: commit-log offset at which its log ends; None: unknown, for the reason in *error*.
     """
 
     broker_name: str

@@ -88,7 +88,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return await self._engine.grouped_puts().put(message, prepared)
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """Store *messages* one after the other, under one lock and with one publication. Return a result for each.
+        """Store *messages* one after the other, without another message between them, and return a result for each.
 
         All messages are checked before the first is stored. If the disk refuses midway, the error's ``stored_count``
         says how many were stored. The errors are those of `put`.
@@ -191,8 +191,8 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
     def clean(self) -> list[SegmentFate]:
         """Remove the segments that retention would remove, without waiting for the hour of ``delete_when``.
 
-        The result has the fate of each segment of the log, with the reason. Segments are removed one after the
-        other, as always.
+        Returns:
+            For each segment of the log, whether it goes, and why. Segments are removed one after the other.
         """
         self._engine.require_open()
         return self._writer.retention.clean()
@@ -394,7 +394,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return self._engine.statistics()
 
     def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
-        """Return the queue offset that the next message of a queue gets."""
+        """Return the queue offset that the next message put to a queue gets."""
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
         return self._engine.next_queue_offset(topic, queue_id)

@@ -20,7 +20,7 @@ def prometheus(store: OpenedStore[Any]) -> StoreCollector:
     ``reput_store_open`` is 0 and the others are gone. A registry holds one store: the names would repeat.
 
     Raises:
-        ConfigError: *store* is none, or the extra ``metrics`` is not installed.
+        ConfigError: *store* is not an open store, or the extra ``metrics`` is not installed.
     """
     if not isinstance(store, OpenedStore):
         raise ConfigError(f"store is no open store: store={store!r:.100}", "Give what reput.open returns.")

@@ -86,7 +86,7 @@ def follow(
     secret_key: str | None = None,
     **keywords: Unpack[SettingKeywords],
 ) -> FollowingStore:
-    """Copy the log of a running master, RocketMQ's or reput's, into the directory *path*, and go on copying.
+    """Copy the log of a running master, RocketMQ's or reput's, into the directory *path*, and keep copying.
 
     The parameters that are not listed are those of `reput.open`; *tls*, *access_key* and *secret_key* are those of
     `reput.connect`.

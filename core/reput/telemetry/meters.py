@@ -52,7 +52,7 @@ def observe_store(store: OpenedStore[Any], meter_provider: MeterProvider | None 
         meter_provider: None: the program's own.
 
     Raises:
-        ConfigError: *store* is none, or the extra ``otel`` is not installed.
+        ConfigError: *store* is not an open store, or the extra ``otel`` is not installed.
     """
     require_opentelemetry()
     from opentelemetry import metrics

@@ -108,7 +108,7 @@ class Worker:
         concurrency: messages that are handled at the same time.
         order: "any": a failed message goes back and comes again later; "queue": the messages of a queue in their order.
         time_limit: seconds for one run of the handler.
-        max_reconsume_times: a message that has failed once more than this goes to the dead letters.
+        max_reconsume_times: number of retries before a message becomes a dead letter.
         suspend_time: seconds that a queue waits before a failed message is tried again in order mode.
         drain_time: seconds that handlers get to end after `stop`; None: as long as they need.
     """

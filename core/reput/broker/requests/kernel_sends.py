@@ -3,8 +3,8 @@
     bytes of a connection ── take ──▶ requests ── put, once a turn of the loop ──▶ the log
     bytes of a connection ◀── frames of the answers ──┘
 
-What the kernel does not take goes the Python way: `SendMessageProcessor`. So does everything while messages wait there,
-so that the messages of a connection keep their order.
+All other requests take the Python path, `SendMessageProcessor`. While messages wait there, every request takes it, so
+that the messages of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sends:
         puts.store_earlier = self.put
 
     def take(self, connection: Connection, data: memoryview) -> int:
-        """Take the requests that *data* begins with; return their bytes, 0: the first goes the Python way."""
+        """Take the requests that *data* begins with; return their bytes, 0: the first takes the Python path."""
         if (
             self.puts.messages
             or self.sends.is_draining
@@ -77,7 +77,7 @@ class Sends:
 
 
 def kernel_sends(sends: SendMessageProcessor, puts: PendingPuts, turn: Turn) -> Sends | None:
-    """Return the compiled way of sends; None: there is none, or sends need more than to be stored.
+    """Return the compiled path of sends; None: there is none, or sends need more than to be stored.
 
     Raises:
         ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.

@@ -74,8 +74,8 @@ class RedrivenLetter(msgspec.Struct, frozen=True):
     """What became of one dead letter.
 
     Attributes:
-        queue_id, queue_offset: of the letter.
-        topic: that it went back to, or would.
+        queue_id, queue_offset: where the letter lies in its dead-letter topic.
+        topic: the topic that it went back to, or would go back to; None: unknown.
         outcome: "redriven"; "chosen", by a dry run; or "left", for the *reason*.
         message_id: the store's id of the copy; None: there is none.
     """

@@ -59,7 +59,13 @@ class GroupStatistics(msgspec.Struct):
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group on one topic: a snapshot of `GroupStatistics`."""
+    """What one group was given of one topic.
+
+    Attributes:
+        get_nums, get_size: messages, and bytes of their records.
+        send_back_nums, dead_letter_nums: messages that were sent back, and that became dead letters.
+        latency_ms: time between the storing of a message and its delivery, of the last read; None: no read yet.
+    """
 
     group: str
     topic: str
@@ -89,11 +95,11 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     """One store since it was opened.
 
     Attributes:
-        topics: those that messages were put to, by name.
+        topics: the topics that got messages, by name.
         groups: the groups of this program's consumers, by name and topic.
         waiting_delays: delayed messages not delivered yet, by delay level; None: not known (yet).
         half_messages: half messages of unsettled transactions; None: not counted.
-        topics_left_out, groups_left_out: how many are missing above, because other processes see only the busiest.
+        topics_left_out, groups_left_out: how many are missing above: another process is told of the busiest only.
         forces: the forces of the log; None: an older reput writes the store, which does not count them.
     """
 

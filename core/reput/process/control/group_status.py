@@ -17,7 +17,13 @@ __all__ = ["GroupStatus", "WriterRow", "status_of_group"]
 
 
 class WriterRow(msgspec.Struct, frozen=True):
-    """The writer, as `reput status` shows it."""
+    """The writer, as `reput status` shows it; None: unknown.
+
+    Attributes:
+        appended, durable: commit-log offsets up to which records are readable, or forced to disk.
+        epoch: number of the log's history.
+        reason: why the writer refuses messages, or a notice for operators.
+    """
 
     pid: int | None
     appended: int | None
@@ -36,11 +42,11 @@ class GroupStatus(msgspec.Struct, frozen=True):
         started: when the owner opened the store, ms since 1970; None: no owner has it open.
         waiting_delays: delayed messages not yet due, by delay level; None: unknown.
         half_messages: half messages of open transactions; None: unknown.
-        statistics: as `StoreStatistics` of `reput.consume`, except the two above; None: the owner was not asked.
+        statistics: the rest of `reput.StoreStatistics`; None: the owner was not asked.
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: known damage in the log: damage that an operator has accepted, and damage that the writer's readers
             found and would find again.
-        kernel: version of the kernel that the writer puts through; None: it goes the Python way, or there is none.
+        kernel: version of the kernel that the writer puts through; None: it uses no kernel, or there is no writer.
     """
 
     store: str

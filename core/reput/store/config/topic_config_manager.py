@@ -25,7 +25,7 @@ class TopicConfig(StoredFields, frozen=True):
     Attributes:
         read_queue_nums: queues that consumers read from.
         write_queue_nums: queues that producers write to.
-        perm: sum of the PERM_ bits.
+        perm: permissions, as a sum: 4 to read, 2 to write, 1 to inherit.
         topic_filter_type: ``SINGLE_TAG`` or ``MULTI_TAG``.
         topic_sys_flag: 1 unit, 2 unit-sub.
         attributes: RocketMQ 5's, e.g. ``queue.type``; None in a file of 4.x.

@@ -21,8 +21,8 @@ class ForceTotals(msgspec.Struct, frozen=True):
     Attributes:
         force_nums: how many there were.
         force_time_total_ms: the sum of their durations.
-        force_distribute: forces by duration: up to each of `FORCE_BOUNDS_MS` and above the one before; last the longer
-            ones.
+        force_distribute: how many forces took how long: one number for each bound of `FORCE_BOUNDS_MS`, and a last one
+            for longer forces.
     """
 
     force_nums: int

@@ -1,8 +1,8 @@
 """Gets and queries of a store's writer that the kernel does alone, and what it has to be told for that.
 
-The Python way finds out where a queue begins and ends, and which files the index has. It hands that to the kernel, with
-the numbers that it follows from: the view's progress and generation, the begin of the log, the last deletion of the
-topic. As long as the numbers are the same, the kernel answers without the Python way.
+The Python path finds out where a queue begins and ends, and which files the index has. It hands that to the kernel,
+with the numbers that it depends on: the view's progress and generation, the start of the log, and the topic's last
+deletion. As long as the numbers are the same, the kernel answers without the Python path.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ReadableStore:
         # Queue, queue offset, unit and bytes of the newest record, if the present get has compared it with its unit.
         self.agreed: tuple[object, int, Unit, bytes] | None = None
         self.view_words = view_words
-        # What the kernel reads alone; None: every read goes the Python way.
+        # What the kernel reads alone; None: every read takes the Python path.
         self.reads = None
         if self.kernel is not None and writer is not None:
             count_max = settings.max_msgs_num_batch

@@ -159,7 +159,7 @@ class KernelRecords(Records):
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):
-    """Messages of one queue, in its order: a sequence of them, with what else RocketMQ says.
+    """The messages that a get has found, as a sequence in the queue's order, with RocketMQ's status.
 
     Attributes:
         next_queue_offset: where to continue.

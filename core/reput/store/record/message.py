@@ -38,12 +38,12 @@ class Message(msgspec.Struct, gc=False):
 
     Attributes:
         topic: letters, digits and ``% | _ -``, at most 127 bytes (``%RETRY%`` topics 255).
-        body: any bytes, none included.
+        body: any bytes; it may be empty.
         tags: one word that consumers filter by.
         keys: what the message can be queried by; a string counts as keys separated by spaces.
-        properties: further names and values; they may not contain the separators 0x01 and 0x02. The CRC of the record
-            that they were read off, ``__CRC32#``, is left out.
-        flag: the user's own 32 bits, signed.
+        properties: further names and values; they may not contain the separators 0x01 and 0x02. ``__CRC32#``, the
+            checksum that records of RocketMQ 5 carry, is dropped.
+        flag: 32 bits for the program's own use, as a signed number.
         queue_id: the queue of the topic; None: the write queues of a topic that ``topics.json`` describes take turns,
             and any other topic has queue 0 alone.
         delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not. The property ``DELAY`` does the same.
@@ -101,7 +101,7 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message was stored.
 
     Attributes:
-        next_commit_log_offset: where the record ends; a view whose progress is there has it.
+        next_commit_log_offset: where the record ends; a view whose progress has reached it contains the message.
         store_timestamp: ms since 1970 UTC.
     """
 

@@ -33,7 +33,12 @@ ASKED = "asked=now"
 
 
 class KeptSegment(msgspec.Struct, frozen=True):
-    """A segment of the log: bytes [begin, end), *last_modified* in ms since 1970 UTC. *size*: bytes that it takes."""
+    """A segment of the log: its bytes [begin, end).
+
+    Attributes:
+        size: bytes that it takes on disk.
+        last_modified: ms since 1970 UTC.
+    """
 
     path: Path
     begin: int

@@ -44,7 +44,7 @@ class Writer(msgspec.Struct, frozen=True):
     Attributes:
         start_time: the kernel's, in clock ticks.
         boot_id: of the machine's start that it ran, or runs, in; None: not known.
-        kernel: version of the kernel that it puts through; None: it goes the Python way.
+        kernel: version of the kernel that it puts through; None: it takes the Python path.
     """
 
     pid: int

@@ -47,7 +47,7 @@ class Appender:
         store_timestamp: of the last record, ms.
         read_only_reason, disk_full_reason: why puts are refused: for good, or until the disk has room again.
         forked_from: in a forked child, the process that opened the store.
-        kernel: the compiled puts; None: all goes the Python way.
+        kernel: the compiled puts; None: all takes the Python path.
         deleted_at: topic → commit-log offset of its last deletion.
         on_delayed: called with the delay level and the deliver time (ms) of each delayed message, under the put lock.
     """
@@ -82,7 +82,7 @@ class Appender:
             self.put_lock, self.commit_log, self.clock, settings.os_page_cache_busy_time_out_mills
         )
         self.put_statistics = PutStatistics(self.monotonic, lambda: self.ordinal, tells_all=self.sync_flush)
-        # Hooks get each message, so a subclass goes the Python way.
+        # Hooks get each message, so a subclass takes the Python path.
         self.kernel = kernel_puts(self, self.commit_log, self.clock) if type(self) is Appender else None
 
     # One message.

@@ -13,9 +13,9 @@ __all__ = ["kernel_puts"]
 
 
 def kernel_puts(appender: object, commit_log: CommitLog, clock: Clock) -> KernelPuts | None:
-    """Return the compiled puts of *appender*; None: it goes the Python way.
+    """Return the compiled puts of *appender*; None: it takes the Python path.
 
-    Logs that gather messages in memory first, the transient pool's and that of SYNC_FLUSH, go the Python way.
+    Logs that gather messages in memory first, the transient pool's and that of SYNC_FLUSH, take the Python path.
 
     Raises:
         ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.

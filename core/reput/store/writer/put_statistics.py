@@ -47,8 +47,8 @@ class PutTotals(msgspec.Struct, frozen=True):
         put_nums, put_size: messages, and bytes of their records.
         put_size_average: bytes of a record; None: there was none.
         put_tps: messages a second in the last 10, 60 and 600 seconds; None: the store is not open for that long yet.
-        put_entire_time_max_ms: of one put call; None: there was none. With SYNC_FLUSH it includes the wait for the
-            disk, unless the caller appends first and waits later.
+        put_entire_time_max_ms: duration of the longest put; None: there was no put. With SYNC_FLUSH it includes the
+            wait for the disk, unless the caller appends first and waits later.
         put_distribute_time: messages by the duration of their put call, in RocketMQ's buckets.
     """
 
