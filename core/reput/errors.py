@@ -121,7 +121,7 @@ class OffsetOutOfRange(StoreError, ValueError):
 
 
 class FollowError(StoreError):
-    """A store cannot follow its master: a gap, a log that parted, another master, damage. Nothing was appended."""
+    """A store cannot follow its master: a gap, diverged logs, another master, damage. Nothing was appended."""
 
     advice = "See docs/replication.md for the ways out."
 

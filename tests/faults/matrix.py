@@ -474,7 +474,7 @@ def jump_clock(root: Path) -> int:
 @row(
     "Clock runs ahead for a moment",
     "while retention looks: idle, with puts, at an opening",
-    "no segment goes, and the status says that the clocks have parted",
+    "no segment goes, and the status says that the clocks disagree",
 )
 def run_ahead(root: Path) -> int:
     count = 0
@@ -494,7 +494,7 @@ def run_ahead(root: Path) -> int:
                     store.store.log_clock.now_ms()
                     store.clock.ms += hours * HOUR_MS
                     store.put_many(4 if moment == "puts" else 0)
-                    assert "have parted" in (store.store.notice or "")
+                    assert "clock disagrees" in (store.store.notice or "")
                 # By the wall clock they are old.
                 asked = store.store.retention.plan(asked=True)
                 assert [fate.goes for fate in asked[:1]] == [hours > store.settings.file_reserved_time]
@@ -503,7 +503,7 @@ def run_ahead(root: Path) -> int:
                     assert not any(fate.goes for fate in store.store.retention.plan(asked=False))
                 store.clock.ms -= hours * HOUR_MS
                 assert not any(fate.goes for fate in store.store.retention.plan(asked=False))
-                assert "have parted" not in (store.store.notice or "")
+                assert "clock disagrees" not in (store.store.notice or "")
                 store.verify()
                 store.settle()
                 count += 1

@@ -4,7 +4,7 @@
     before it, so that no offset lies beyond it       after it                 last
 
 The log's end is forced to disk, so that no power cut takes back what the backup has. Of the earlier backups, the last
-one tells which pieces are there: those below the place where the log has parted from it since, by its epochs.
+one tells which pieces are there: those below the place where the log has diverged from it since, by its epochs.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Backups:
         )
 
     def parted_at(self, epochs: Epochs, segments: Segments) -> int | None:
-        """Return where the log has parted from the last backup's, None if it goes on from its end.
+        """Return where the log has diverged from the last backup's, None if it continues from its end.
 
         Raises:
             StoreError: the store's history does not go on from that of the last backup.

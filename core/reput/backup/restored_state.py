@@ -73,8 +73,8 @@ def fit_to_log(
 ) -> int:
     """Write the state of a store that was closed when its log ended at *log_end*.
 
-    The log begins a new epoch there, or where it parted from the newest backup before: views that know more, such as a
-    lake, learn by that what they have to take back.
+    The log begins a new epoch there, or where it diverges from the newest backup before: views that know more, such
+    as a lake, learn from it what they have to take back.
 
     Returns:
         How many offsets of groups lay behind the ends of their queues, and were set to them.

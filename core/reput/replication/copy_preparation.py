@@ -91,7 +91,7 @@ def prepare_copy(
     Args:
         begin: for a new store: the master's first record, the begin of its last segment, or the begin of the segment
             that holds this commit-log offset.
-        discard: cut a log that parts from the master's where it parts; the bytes are kept below ``reput/cut/``.
+        discard: cut a log that diverges from the master's where it does; the bytes are kept below ``reput/cut/``.
 
     Raises:
         BrokerError: the master does not answer.

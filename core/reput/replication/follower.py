@@ -4,7 +4,7 @@
            ▲                                                                                      │
            └──────────────────────────── a pause that grows ◀─────────────────────────────────────┘
 
-A gap, a log that parted, another master or damage ends the following for good: nothing is ever stitched.
+A gap, diverged logs, another master or damage ends the following for good: two histories are never joined.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ class Follower:
                 "It was replaced, or this is another broker's log. Follow it into a new store.",
             )
         return FollowError(
-            f"the master's log parts from this copy: from={plan.cut_at} own_end={writer.appended} "
+            f"the master's log diverges from this copy: from={plan.cut_at} own_end={writer.appended} "
             f"master_end={master_end} records_only_here={plan.records} bytes_only_here={writer.appended - plan.cut_at}",
             f"The master has lost records, or was replaced by another. To keep them, make this store the master: "
             f"`reput promote {writer.directory}`. To follow the master, `reput follow --discard` moves these records "

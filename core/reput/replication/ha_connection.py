@@ -130,7 +130,7 @@ class HaConnection:
             return False
         if reported > end:
             raise ConnectionEnds(
-                f"it reports more than this log has, so its log has parted from this one: reported={reported} "
+                f"it reports more than this log has, so its log diverges from this one: reported={reported} "
                 f"log_end={end}"
             )
         if self.acknowledged is None:
@@ -185,7 +185,7 @@ class HaConnection:
             raise ConnectionEnds(f"it is refused: {str(error).partition(chr(10))[0]}") from None
         if asked > end:
             raise ConnectionEnds(
-                f"it asks for more than this log has, so its log has parted from this one: asked={asked} log_end={end}"
+                f"it asks for more than this log has, so its log diverges from this one: asked={asked} log_end={end}"
             )
         self.begin(asked)
         if request.ext_fields.get(COMPRESSION) == ZSTD:

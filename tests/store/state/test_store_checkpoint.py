@@ -158,7 +158,7 @@ def test_a_clock_that_was_set_back_is_told_while_it_is_behind_the_log(tmp_path, 
     clock.ms += 3_600_000
     opened.tell_notice()
     assert told.count == 2
-    assert "this machine's clock and the log's have parted" in opened.notice
+    assert "this machine's clock disagrees with the log's" in opened.notice
     opened.close(views_complete=True)
     write_checkpoint(tmp_path, ahead, ahead, UnforcedFiles())
     (finding,) = [finding for finding in store_findings(tmp_path) if finding.name == "store times"]

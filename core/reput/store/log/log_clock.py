@@ -78,6 +78,6 @@ class LogClock:
         if not self.was_set:
             return None
         return (
-            "this machine's clock and the log's have parted, and nothing grows old by the clock until it has kept its "
-            f"time for {SETTLED_MS // 60_000} minutes: clock={now} ahead_ms={ahead}"
+            "this machine's clock disagrees with the log's, so nothing expires by its age until it has kept time "
+            f"for {SETTLED_MS // 60_000} minutes: clock={now} ahead_ms={ahead}"
         )

@@ -33,7 +33,7 @@ class Epoch(msgspec.Struct, frozen=True):
     """One history: it has the bytes of the epoch before up to *start_offset*, and its own from there on.
 
     *located* is false where nothing that is known of the epoch before is left in the log. *start_offset* is the log's
-    minimum at that time then, and the histories may have parted anywhere below.
+    minimum at that time, and the histories may have diverged anywhere below.
     """
 
     number: int

@@ -71,7 +71,7 @@ class ProofPlan(msgspec.Struct, frozen=True):
         store_name: value of the column ``store`` in the store's rows; None: the table has no such column.
         other_names: values of that column in the rows of other stores that the lake knows.
         offset_min: where the log began when the check began; rows below cannot be compared.
-        until: where the lake ends, or where the log's history parts from the lake's.
+        until: where the lake ends, or where the log's history diverges from the lake's.
         lake_end: where the lake ends by its transactions.
         tags: the tags of the records that have a row; None: all.
         keyed: the table has only the newest row of each key, so a record may lack a row.

@@ -69,8 +69,8 @@ def follow(
     """Copy a running master's log into STORE, byte for byte, and its views and configuration, until Ctrl-C or SIGTERM.
 
     Each record is checked, forced to disk and only then acknowledged. The copy is read like any store, while it grows;
-    it takes no messages. A row is printed whenever the state of the connection changes. A log that parts from the
-    master's ends the command: nothing is ever stitched.
+    it takes no messages. A row is printed whenever the state of the connection changes. If the two
+    logs diverge, the command ends: two histories are never joined.
     """
     from reput.access.credentials import credentials_of_environment
     from reput.cli.terminal.interrupts import Interrupts
