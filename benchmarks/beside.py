@@ -35,7 +35,7 @@ __all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside"]
 
 CHECKOUT = Path(__file__).parents[1]
 # Measurements in this folder. All others are verbs of `reput bench`.
-DEVELOPERS = ("flat", "misbehaviour")
+DEVELOPERS = ("flat", "misbehaviour", "ring")
 # Far more than any command needs; a command that takes longer hangs.
 RUN_TIMEOUT_S = 240.0
 

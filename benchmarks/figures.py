@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput.bench.figures import FIGURES as USER_FIGURES
-from reput.bench.figures import Figure, at_most
+from reput.bench.figures import Figure, at_least, at_most
 
 __all__ = ["FIGURES"]
 
@@ -14,6 +14,12 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("get, 10,000 queues to 10", "queues.get.many_to_few", "times", 1.2),
         at_most("put, 100 segments to 1", "segments.put.many_to_few", "times", 1.2),
         at_most("get, 100 segments to 1", "segments.get.many_to_few", "times", 1.2),
+    ),
+    "ring": (
+        at_least("requests to one reader, 64 a frame", "to_one_reader.requests_per_second", "1/s", 2_000_000),
+        at_most("publish, 16 readers to 1", "publish.running_16_to_1", "times", 1.05),
+        at_most("publish, 16 paused readers to none", "publish.paused_16_to_alone", "times", 1.05),
+        at_most("publish to a sleeping reader, p50", "wake.to_reader.p50_us", "µs"),
     ),
     "misbehaviour": (at_most("put p99 beside misbehaviour, more", "difference_percent_max", "%", 20),),
 }

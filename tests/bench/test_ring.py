@@ -6,15 +6,18 @@ import json
 
 import pytest
 
-from reput.bench.ring import measure_ring
+from benchmarks.figures import FIGURES
+from benchmarks.ring import main
+from reput.bench.figures import look_up
 
 pytestmark = pytest.mark.processes
 
 
-def test_the_ring_can_be_measured_anywhere():
+def test_the_ring_can_be_measured_anywhere(capsys):
     """A short run returns every figure as JSON: nothing was lost, and no reader was lapped."""
-    report = measure_ring(requests=64 * 500, rounds=1, wake_ups=20)
-    assert json.loads(json.dumps(report)) == report
+    assert main(["--requests", str(64 * 500), "--rounds", "1", "--wake-ups", "20"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert all(look_up(report, figure.path) is not None for figure in FIGURES["ring"])
     throughput = report["to_one_reader"]
     assert (throughput["requests"], throughput["lapped"], throughput["backstop"]) == (64 * 500, 0, 0)
     assert throughput["requests_per_second"] > 0

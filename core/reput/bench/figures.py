@@ -155,12 +155,6 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         ),
         at_least("rebuild", "records_per_s", "1/s"),
     ),
-    "ring": (
-        at_least("requests to one reader, 64 a frame", "to_one_reader.requests_per_second", "1/s", 2_000_000),
-        at_most("publish, 16 readers to 1", "publish.running_16_to_1", "times", 1.05),
-        at_most("publish, 16 paused readers to none", "publish.paused_16_to_alone", "times", 1.05),
-        at_most("publish to a sleeping reader, p50", "wake.to_reader.p50_us", "µs"),
-    ),
     "consume": (
         at_least("one consumer", "consumed_per_s", "1/s", 300_000),
         at_least("units passed by a tag of 1 in 100", "units_passed_by_tag_per_s", "1/s", 3_000_000),

@@ -169,7 +169,7 @@ def test_people_get_a_table(capsys):
     )
 
 
-@pytest.mark.parametrize("arguments", [("append", "--count", "none"), ("ring", "--rounds", "0"), ("swim",)])
+@pytest.mark.parametrize("arguments", [("append", "--count", "none"), ("growth", "--rounds", "0"), ("swim",)])
 def test_a_wrong_request_is_refused(arguments, capsys):
     """By name."""
     assert main(["bench", *arguments]) == 2

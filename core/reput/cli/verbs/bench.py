@@ -25,7 +25,6 @@ EXAMPLES = {
     "open": "reput bench open --bytes 4194304 --rounds 1",
     "read": "reput bench read --count 50000",
     "rebuild": "reput bench rebuild --count 50000",
-    "ring": "reput bench ring --requests 200000 --rounds 4 --wake-ups 200",
     "serve": "reput bench serve --count 2000",
     "sync": "reput bench sync --count 5000",
 }
@@ -254,27 +253,6 @@ def rebuild(
     print_report(measure_rebuild(directory, count=count, queues=queues, keys=keys, body_size=size), output_format)
 
 
-def ring(
-    requests: Annotated[
-        int,
-        typer.Option(
-            "--requests", metavar="N", parser=whole_number(64), help="Requests for the measurement with one reader."
-        ),
-    ] = 4_000_000,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", parser=whole_number(1), help="Rounds per number of readers.")
-    ] = 40,
-    wake_ups: Annotated[
-        int, typer.Option("--wake-ups", metavar="N", parser=whole_number(1), help="Frames sent to a sleeping reader.")
-    ] = 3_000,
-    output_format: ReportOption = OutputFormat.JSON,
-) -> None:
-    """Measure the ring between processes: to one reader, to many readers, to a sleeping reader."""
-    from reput.bench.ring import measure_ring
-
-    print_report(measure_ring(requests=requests, rounds=rounds, wake_ups=wake_ups), output_format)
-
-
 def serve(
     directory: DirectoryOption = None,
     count: Annotated[
@@ -340,7 +318,6 @@ def register(application: typer.Typer) -> None:
         ("open", open_store),
         ("read", read),
         ("rebuild", rebuild),
-        ("ring", ring),
         ("serve", serve),
         ("sync", sync),
     ):

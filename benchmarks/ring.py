@@ -6,6 +6,7 @@ load. Readers run in their own processes, started like a supervisor, by exec wit
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from reput.ring import ProgressWaiter, RingMemory, RingReader, RingWriter
 from reput_hooks import DispatchColumns
 from reput_hooks.dispatch import ROW
 
-__all__ = ["measure_ring"]
+__all__ = ["main", "measure_ring"]
 
 REQUESTS_PER_FRAME = 64
 # A frame of one put: about 200 bytes with a tag, a key and a unique key.
@@ -62,7 +63,7 @@ def readers(role: str, memory: RingMemory, slots: range) -> Iterator[list[subpro
     """Run a process of *role* for each of *slots*, until the end of the block."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", __name__, role, json.dumps(memory.descriptors), str(slot)],
+            [sys.executable, "-m", "benchmarks.ring", "--role", role, json.dumps(memory.descriptors), str(slot)],
             pass_fds=memory.descriptors,
         )
         for slot in slots
@@ -257,7 +258,7 @@ def read_parking(reader: RingReader, memory: RingMemory, slot: int) -> None:
 ROLES = {"counting": read_counting, "running": read_running, "parking": read_parking}
 
 
-def main(role: str, descriptors: str, slot: int) -> None:
+def read(role: str, descriptors: str, slot: int) -> None:
     """Run a reader of the benchmark until it is killed or the ring is closed."""
     memory = RingMemory.from_descriptors(json.loads(descriptors))
     cell = memory.open_cell(slot)
@@ -268,5 +269,23 @@ def main(role: str, descriptors: str, slot: int) -> None:
         os._exit(0)
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report as one JSON object, or run a reader of the benchmark."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ring", description="Measure frames between processes, through the ring."
+    )
+    parser.add_argument("--requests", type=int, default=4_000_000, metavar="N", help="requests to one reader")
+    parser.add_argument("--rounds", type=int, default=40, metavar="N", help="rounds per number of readers")
+    parser.add_argument("--wake-ups", type=int, default=3_000, metavar="N", help="frames sent to a sleeping reader")
+    parser.add_argument("--role", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.role is not None:
+        role, descriptors, slot = asked.role
+        read(role, descriptors, int(slot))
+        return 0
+    print(json.dumps(measure_ring(requests=asked.requests, rounds=asked.rounds, wake_ups=asked.wake_ups)))
+    return 0
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    sys.exit(main())
