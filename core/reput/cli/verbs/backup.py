@@ -76,7 +76,7 @@ def backup(
 ) -> int:
     """Back up a store, beside the program that writes it, or without one: its log, configuration, offsets and epochs.
 
-    The first backup copies the log, each later one what has grown since. Every record is verified on the way. A backup
+    The first backup copies the log; each later one copies what is new. Every record is verified on the way. A backup
     that is interrupted leaves nothing behind. Exit code 1: bytes of the log are damaged; the backup has them as they
     are, and says so.
     """
@@ -145,7 +145,7 @@ def restore(
     store: Annotated[
         Path | None,
         typer.Argument(
-            metavar="STORE", parser=given_path, help="Store directory, empty or not there yet.", show_default=False
+            metavar="STORE", parser=given_path, help="Store directory, empty or missing.", show_default=False
         ),
     ] = None,
     at: Annotated[
@@ -170,7 +170,7 @@ def restore(
             help="Use this backup; default: the newest, or the first that has the time or offset.",
         ),
     ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="Only show the backups that there are.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the backups.")] = False,
     storage_options: BackupStorageOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -179,7 +179,7 @@ def restore(
     """Restore a store from its backups, up to the newest one, a time or an offset.
 
     Every record is verified, the views are built, and the report says what is lost. The store keeps its id and begins a
-    new epoch: never let a program write the old one as well. Exit code 1: the backup has damage of the store in it.
+    new epoch: never let a program write the old one as well. Exit code 1: the backup contains damage of the store.
     """
     from reput.backup.open_target import open_target
     from reput.backup.restore import RestoreWish, list_backups, restore_store

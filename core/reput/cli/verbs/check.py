@@ -48,9 +48,7 @@ def check(
     ] = None,
     lake_format: Annotated[
         LakeFormat | None,
-        typer.Option(
-            "--lake-format", help="With --lake: the format of its tables. Only an object store needs to be told."
-        ),
+        typer.Option("--lake-format", help="With --lake: the format of its tables. Needed only in an object store."),
     ] = None,
     catalog: CatalogOption = None,
     catalog_table: CatalogTableOption = None,

@@ -50,7 +50,7 @@ def get(
 ) -> int:
     """Print messages of a queue, from a queue offset on.
 
-    Exit code 1: there is none. If one of them is damaged, those before it are printed, and the exit code is 3.
+    Exit code 1: there are no messages. If one is damaged, those before it are printed, and the exit code is 3.
     """
     from reput.cli.target.behind import note_if_behind
     from reput.embedded.read_only_engine import ReadOnlyEngine

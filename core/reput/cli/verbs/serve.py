@@ -103,10 +103,10 @@ def serve(
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="H:P", help="Where Prometheus reads metrics, at /metrics; without: nowhere."),
+        typer.Option("--metrics", metavar="H:P", help="Where Prometheus reads metrics, at /metrics."),
     ] = None,
     console: Annotated[
-        str | None, typer.Option("--console", metavar="H:P", help="Where browsers see the store; without: nowhere.")
+        str | None, typer.Option("--console", metavar="H:P", help="Where browsers see the store: a console.")
     ] = None,
     console_users: Annotated[
         Path | None, typer.Option("--console-users", metavar="FILE", help="As --users of `reput console`.")

@@ -20,7 +20,7 @@ def promote(store: StoreArgument, output_format: FormatOption = OutputFormat.TEX
     """Make a store that follows a master a master of its own, which takes messages. Stop `reput follow` first.
 
     A new epoch of its history begins at its end. Stop the old master for good before: records that reach it from now on
-    are in no other log. When it comes back, `reput follow` tells what it has that this store lacks.
+    are in no other log. When it comes back, `reput follow` reports what it has that this store lacks.
     """
     from reput.replication.promotion import promote as make_master
 
