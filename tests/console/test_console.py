@@ -229,7 +229,7 @@ def test_dead_letters_are_put_back_and_a_quota_s_refusals_are_shown(tmp_path):
             with shown_target(address, None, None) as target, browser_of(target) as browser:
                 assert "topic small" in words(browser.text("/brokers"))
                 assert "Dead letters that were not put back yet" in browser.text("/groups/billing")
-                assert "no whole number: count=" in words(browser.text("/groups/billing/redrive?count=x", 400))
+                assert "not a whole number: count=" in words(browser.text("/groups/billing/redrive?count=x", 400))
                 assert "to the topic or to the group" in browser.text("/groups/billing/redrive?redrive_to=x", 400)
                 asked = browser.text("/groups/billing/redrive")
                 assert "1 dead letters of billing are put back, into the topics" in asked
@@ -248,7 +248,7 @@ def test_dead_letters_are_put_back_and_a_quota_s_refusals_are_shown(tmp_path):
         ("/nothing", 404, "There is no such page"),
         ("/message?id=zz", 400, "needs a message id"),
         ("/message?id=" + "0" * 32, 404, "there is no such message"),
-        ("/messages?topic=t&queue_id=x", 400, "this is no whole number: queue_id='x'"),
+        ("/messages?topic=t&queue_id=x", 400, "not a whole number: queue_id='x'"),
         ("/messages?topic=t&time=noon", 400, "this is no time: time='noon'"),
         ("/topics/nothing", 404, "topic does not exist"),
         ("/groups/nothing", 404, "consumer group does not exist"),

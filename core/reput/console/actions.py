@@ -150,13 +150,13 @@ class RedriveChoice(msgspec.Struct, frozen=True):
         """Return what a form says.
 
         Raises:
-            ConfigError: a number is none, or the target is neither topic nor group.
+            ConfigError: a number is malformed, or the target is neither topic nor group.
         """
         numbers: dict[str, int | None] = {}
         for name in ("count", "rate"):
             text = given.get(name, "")
             if text and not (text.isascii() and text.isdigit() and int(text[:19]) > 0 and len(text) < 19):
-                raise ConfigError(f"this is no whole number: {name}={text!r}", "Give one above 0, or nothing.")
+                raise ConfigError(f"not a whole number: {name}={text!r}", "Give one above 0, or nothing.")
             numbers[name] = int(text) if text else None
         to = given.get("redrive_to") or "topic"
         if to not in ("topic", "group"):

@@ -323,10 +323,10 @@ def whole(name: str, text: str) -> int:
     """Return a whole number that was typed.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a whole number.
     """
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"this is no whole number: {name}={text!r}", "Give one of 0 or more.")
+        raise ConfigError(f"not a whole number: {name}={text!r}", "Give one of 0 or more.")
     return min(int(text), TIMESTAMP_MAX)
 
 

@@ -278,7 +278,7 @@ def _order(token: Token, left: Expression, right: Expression) -> Condition:
 
 def _between(token: Token, operand: Expression, negated: bool, low: Expression, high: Expression) -> Condition:
     _check_ordered(token, operand, low, high)
-    # Only BETWEEN itself is checked, and only if both bounds are plain literals; a bound with a sign is none.
+    # Only BETWEEN itself is checked, and only if both bounds are plain literals; a bound with a sign is not one.
     bounds_known = not negated and isinstance(low, Literal) and isinstance(high, Literal)
     if bounds_known and conditions.order("<", high, low).evaluate({}):
         raise FilterSyntaxError("the lower bound of BETWEEN lies above the upper one", token.position)

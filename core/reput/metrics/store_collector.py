@@ -72,7 +72,7 @@ class Families:
         return self.everywhere if name.startswith("rocketmq_") else {}
 
     def add(self, name: str, value: float | None, **labels: str) -> None:
-        """Add a sample; an unknown value is none."""
+        """Add a sample, unless its value is unknown."""
         family = self.family(name)
         assert not isinstance(family, HistogramMetricFamily)
         assert labels.keys() == {*METRICS[name].labels}

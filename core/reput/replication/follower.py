@@ -300,7 +300,7 @@ class Follower:
     # What may not be copied.
 
     def check_identity(self, master: MasterDescription) -> None:
-        """Refuse another master than the one whose log this is.
+        """Refuse a master other than the one whose log this is.
 
         Raises:
             FollowError: it is another, or its segments have another size.
@@ -320,10 +320,10 @@ class Follower:
             )
 
     def check_bounds(self, master: MasterDescription, own_end: int) -> None:
-        """Refuse a master that no longer has what follows, or does not have what is here.
+        """Refuse a master that has removed the records to copy next, or lacks some that are here.
 
         Raises:
-            FollowError: so it is.
+            FollowError: it does.
         """
         if own_end < master.offset_min:
             raise FollowError(

@@ -284,7 +284,7 @@ class HaConnection:
             if self.compress is None:
                 self.sent += count
             elif not self.body_left:
-                # A part of a compressed body is none of the log.
+                # A part of a compressed body says nothing of the log.
                 self.sent = self.frame_end
             self.written_at = time.monotonic()
 

@@ -182,7 +182,7 @@ class ReportReader:
         """Return the last report of which *data* brings the end; None: none is whole yet.
 
         Raises:
-            BrokerError: the request is none.
+            BrokerError: the request is malformed.
         """
         self.rest += data
         if self.is_first:
@@ -205,7 +205,7 @@ class ReportReader:
         """Take the request; return False while it is not whole.
 
         Raises:
-            BrokerError: it is none.
+            BrokerError: it is malformed.
         """
         if len(self.rest) < LENGTH_SIZE:
             return False

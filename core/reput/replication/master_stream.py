@@ -124,7 +124,7 @@ class MasterStream:
         try:
             answer = decode_frame(self.received(size))
         except FrameError as error:
-            raise BrokerError(f"the master's answer is none: ha_address={self.address} reason={error}") from None
+            raise BrokerError(f"the master's answer is malformed: ha_address={self.address} reason={error}") from None
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
                 f"the master refuses this follower: ha_address={self.address} response_code={answer.code} "

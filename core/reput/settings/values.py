@@ -79,7 +79,7 @@ def option_value(assignment: Assignment) -> object:
     A text stays a text, which the struct converts leniently, unless it is a TOML array or inline table.
 
     Raises:
-        ConfigError: the text begins like an array or a table but is none.
+        ConfigError: the text begins like an array or a table, and is not one.
     """
     value = assignment.value
     if not assignment.textual or not str(value).lstrip().startswith(("[", "{")):

@@ -52,7 +52,7 @@ class FollowingMessageStore(MessageStore):
         """Refuse a store that no longer follows: it was promoted since its master was read.
 
         Raises:
-            StoreReadOnly: so it is.
+            StoreReadOnly: it no longer follows.
         """
         if read_followed_master(self.directory) is None:
             raise StoreReadOnly(

@@ -229,7 +229,7 @@ class LogTable:
             until if until - begin <= LAG_BYTES_COUNTED else self.next_record(begin + LAG_BYTES_COUNTED, until)
         )
         messages, oldest_ms = 0, None
-        # Damage is reported by whoever reads the rows.
+        # The reader of the rows reports damage.
         for columns in self.reader(False, False, pass_over).read(begin, counted_until):
             if oldest_ms is None:
                 oldest_ms = int(columns.store_timestamp[0])

@@ -14,7 +14,7 @@ from reput.cli import main
 from reput.cli.terminal.options import OutputFormat
 from reput.cli.verbs import demo
 from reput.cli.verbs.demo import Shown, ending, scratch_folder
-from reput.demo import Check, DemoReport
+from reput.demo.demo import Check, DemoReport
 from reput.errors import ConfigError
 from reput.process.control.dispatcher_row import DispatcherRow
 
@@ -43,7 +43,7 @@ def run(monkeypatch, tmp_path, capsys):
                 reporter.result(check)
             return DemoReport(directory, list(checks))
 
-        monkeypatch.setattr("reput.demo.run_demo", run_demo)
+        monkeypatch.setattr("reput.demo.demo.run_demo", run_demo)
         code = main(["demo", "--directory", str(tmp_path / "demo"), *options])
         return code, capsys.readouterr().out
 

@@ -71,7 +71,7 @@ class SyncReplicas:
         insort(self.waiting, WaitingPut(end, self.loop.time() + self.timeout, done), key=end_of)
         if self.timer is None:
             self.timer = self.loop.call_later(self.timeout + TIMER_SLACK_S, self.expire)
-        # What came after the look above, and before the message waited, was told to nobody.
+        # A report after the look above, and before the message waited, has woken no one.
         self.settle()
 
     def wait_in_thread(self, end: int) -> PutMessageStatus:

@@ -184,7 +184,7 @@ def parse_quotas(text: str) -> Quotas:
     """Return the quotas that the setting ``broker_quotas`` describes.
 
     Raises:
-        ConfigError: a rule is none; the text names it.
+        ConfigError: a rule is malformed; the error quotes it.
     """
     return Quotas([parse_rule(rule.strip()) for rule in text.split(";") if rule.strip()])
 
@@ -193,7 +193,7 @@ def parse_rule(text: str) -> QuotaRule:
     """Return one rule, such as ``topic=orders messages=1000``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the rule is malformed.
     """
     (kind, pattern), *limits = [word.partition("=")[::2] for word in text.split()]
     if kind not in KINDS or not pattern or not limits:

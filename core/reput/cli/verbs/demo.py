@@ -19,7 +19,7 @@ from reput.errors import ConfigError
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from reput.demo import Check, DemoReport
+    from reput.demo.demo import Check, DemoReport
     from reput.process.control.dispatcher_row import DispatcherRow
 
 __all__ = ["EXAMPLE", "demo"]
@@ -44,7 +44,7 @@ def demo(
 
     Every claim is checked. Exit code 1: a claim did not hold.
     """
-    from reput.demo import run_demo
+    from reput.demo.demo import run_demo
 
     folder = scratch_folder(directory)
     shown = Shown(output_format)

@@ -299,7 +299,7 @@ def bound(
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
-        raise BrokerError(f"the address is none of this machine's: {option}={host}:{port} reason={error}") from None
+        raise BrokerError(f"this machine does not have the address: {option}={host}:{port} reason={error}") from None
     if not insecure and not ipaddress.ip_address(address[0]).is_loopback:
         raise ConfigError(f"{danger[0]}: {option}={host}:{port}", danger[1])
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -103,7 +103,7 @@ class LoopArrivals:
                 self.task = self.loop.create_task(self.serve())
 
     def leave_served(self) -> None:
-        """Remove from `waiting` the queues that nobody waits for any more. Threads may add arrivals meanwhile."""
+        """Remove from `waiting` the queues that have no waiter any more. Threads may add arrivals meanwhile."""
         for _ in range(len(self.waiting)):
             arrival = self.waiting.popleft()
             if arrival[1] in self.held:

@@ -53,7 +53,7 @@ def parse_config(text: str) -> Any:
     """Return the value that *text* is: dict, list, str, int, float, bool or None. Bare integer keys are int.
 
     Raises:
-        DamagedStore: it is none, because it is torn, most likely; position and reason are named.
+        DamagedStore: it is not a value, most likely because it is torn; the error has position and reason.
     """
     parser = Parser(text.removeprefix(BYTE_ORDER_MARK))
     try:

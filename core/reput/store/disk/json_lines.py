@@ -76,7 +76,7 @@ class JsonLines(Generic[Row]):
             yield line
 
     def read_lines(self) -> Iterator[Row | DamagedLine]:
-        """Yield all rows, and a `DamagedLine` in place of each line that is none."""
+        """Yield all rows, and a `DamagedLine` in place of each line that is not a row."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class JsonLines(Generic[Row]):
         """Return the row of one line.
 
         Raises:
-            ValueError: it is none, or does not have its checksum.
+            ValueError: it is not a row, or its checksum is wrong.
         """
         found = SEAL.search(line)
         if found is None or found.end() != len(line):

@@ -59,7 +59,7 @@ class IndexSizes(NamedTuple):
 def find_index_sizes(path: Path, configured: IndexSizes) -> IndexSizes | None:
     """Return the sizes of the file at *path*: those *configured* if they fit, else those that its bytes show.
 
-    None if they show none; so it is of a file without entries.
+    None if they show none, as in a file without entries.
     """
     return configured if path.stat().st_size == configured.file_size else shown_sizes(path)
 

@@ -70,7 +70,7 @@ class BatchQueueReader:
         """Return a unit before `end`.
 
         Raises:
-            DamagedStore: it is none, or larger than any record.
+            DamagedStore: the bytes are not a unit, or its record would be larger than any.
         """
         unit = self.usable(number)
         if unit is None or unit.record_size > self.store.settings.max_message_size + RECORD_OVERHEAD_MAX:

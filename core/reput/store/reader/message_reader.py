@@ -149,7 +149,7 @@ class MessageReader:
             limits: None hands out what was asked for.
 
         Raises:
-            DamagedStore: the bytes of a record are none, or the queue's files hold something else than units.
+            DamagedStore: the bytes of a record are damaged, or the queue's files hold something other than units.
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()
@@ -279,7 +279,7 @@ class MessageReader:
             None: only the consume queue can tell, because RocketMQ keeps a batch queue here, or messages are gone.
 
         Raises:
-            DamagedStore: the bytes of a record are none.
+            DamagedStore: the bytes of a record are damaged.
         """
         queue = self.queue(topic, queue_id)
         low, high = queue.range()

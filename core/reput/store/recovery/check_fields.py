@@ -280,7 +280,7 @@ class FieldsCheck:
                 self.add_text(columns, number, f"the properties are no UTF-8: {place}")
 
     def take_ports(self, columns: RecordColumns) -> None:
-        """Look for ports that are none."""
+        """Look for impossible ports."""
         buffer = np.frombuffer(columns.data, np.uint8)
         sys_flag = columns.header["sys_flag"].astype(np.int64)
         born_more = np.where(sys_flag & BORN_HOST_V6_FLAG, IPV6_EXTRA_SIZE, 0)

@@ -45,7 +45,7 @@ def read_followed_master(store_directory: Path) -> FollowedMaster | None:
     try:
         return read_sealed(store_directory / "reput" / FOLLOWED_MASTER, FollowedMaster)
     except NotADirectoryError:
-        # It is no store; whoever opens it says so.
+        # It is no store; opening it reports that.
         return None
 
 

@@ -71,7 +71,7 @@ class LastDeletions:
         """Return topic → commit-log offset.
 
         Raises:
-            DamagedStore: a line of the file is none.
+            DamagedStore: a line of the file is not a deletion.
         """
         try:
             found = os.stat(self.deletions.lines.path)

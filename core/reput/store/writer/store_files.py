@@ -128,7 +128,7 @@ class StoreFiles:
             return
         # The newest that exists may come from a making that was killed before it forced the name.
         for path in (*missing, missing[-1].parent if missing else directory):
-            # A parent that we may not read is none that we made.
+            # We did not make a parent that we may not read.
             with contextlib.suppress(PermissionError):
                 self.files.force_directory(path.parent)
 

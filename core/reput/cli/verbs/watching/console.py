@@ -68,7 +68,7 @@ def console(
 
         def say_ready() -> None:
             write_line(f"ready console={scheme}://{address}/ target={target}")
-            # Whoever waits for the line may read a pipe, which Python fills before it writes.
+            # A program that waits for the line may read a pipe, which Python buffers.
             sys.stdout.flush()
 
         run_console(served, listener, tls_cert, tls_key, proxy, say_ready)
