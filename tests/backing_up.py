@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reput.backup.backup import BackupReport, backup_store
 from reput.backup.directory_target import DirectoryTarget
-from reput.backup.restore import RestoreReport, RestoreWish, restore_store
+from reput.backup.restore import RestoreReport, RestoreRequest, restore_store
 from reput.backup.retention import Keep
 from reput.store.message_store import MessageStore
 from small_store import ManualClock, message_of_size, open_store, records, small_settings
@@ -23,8 +23,8 @@ def make_backup(store: Path, target: Path, keep: Keep | None = None) -> BackupRe
     return backup_store(store, DirectoryTarget(target), small_settings(), keep=keep)
 
 
-def make_restore(target: Path, store: Path, **wish: int) -> RestoreReport:
-    return restore_store(DirectoryTarget(target), store, RestoreWish(str(target), **wish), assignments=NO_VIEWS)
+def make_restore(target: Path, store: Path, **request: int) -> RestoreReport:
+    return restore_store(DirectoryTarget(target), store, RestoreRequest(str(target), **request), assignments=NO_VIEWS)
 
 
 def put(writer: MessageStore, count: int, size: int = 500) -> list[int]:
@@ -42,11 +42,11 @@ def writing(store: Path, clock: ManualClock | None = None) -> Iterator[MessageSt
         writer.close(views_complete=True)
 
 
-def assert_restored(target: Path, tmp_path: Path, store: Path, end: int, **wish: int) -> RestoreReport:
+def assert_restored(target: Path, tmp_path: Path, store: Path, end: int, **request: int) -> RestoreReport:
     """Restore and compare with the records of *store* below *end*."""
     restored = tmp_path / "restored"
     shutil.rmtree(restored, ignore_errors=True)
-    report = make_restore(target, restored, **wish)
+    report = make_restore(target, restored, **request)
     assert report.log_end == end
     assert records(restored) == [record for record in records(store) if record.commit_log_offset < end]
     return report

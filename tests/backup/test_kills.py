@@ -16,7 +16,7 @@ from backing_up import NO_VIEWS, assert_restored, make_backup, make_restore, put
 from command_line import REPUT, run_reput, run_reput_process
 from reput.backup.backup import backup_store
 from reput.backup.directory_target import DirectoryTarget
-from reput.backup.restore import RestoreWish, restore_store
+from reput.backup.restore import RestoreRequest, restore_store
 from reput.backup.stored import backup_numbers
 from reput.errors import StoreError
 from reput.store.disk.files import Files
@@ -192,8 +192,8 @@ def test_kills_of_backup_writer_and_restore_under_load_lose_nothing(tmp_path, ki
     numbers = backup_numbers(DirectoryTarget(target))
     for number in numbers if kills > 2 else numbers[:1]:
         restored = tmp_path / f"restored-{number}"
-        wish = RestoreWish(str(target), backup=number)
-        end = restore_store(DirectoryTarget(target), restored, wish, assignments=NO_VIEWS).log_end
+        request = RestoreRequest(str(target), backup=number)
+        end = restore_store(DirectoryTarget(target), restored, request, assignments=NO_VIEWS).log_end
         assert records(restored) == [record for record in records(store) if record.commit_log_offset < end]
         shutil.rmtree(restored)
 

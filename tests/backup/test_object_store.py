@@ -13,7 +13,7 @@ from backing_up import NO_VIEWS, put, writing
 from reput.backup.backup import backup_store
 from reput.backup.layout import IDENTITY
 from reput.backup.open_target import open_target
-from reput.backup.restore import RestoreWish, list_backups, restore_store
+from reput.backup.restore import RestoreRequest, list_backups, restore_store
 from reput.backup.retention import Keep
 from reput.errors import ConfigError, StoreError
 from small_store import records, small_settings
@@ -68,7 +68,7 @@ def test_backups_in_an_object_store_are_those_of_a_directory(tmp_path, options):
     target = open_target(address, options)
     assert report.removed == 1
     assert [manifest.number for manifest in list_backups(target)] == [2, 3]
-    restore_store(target, tmp_path / "restored", RestoreWish(address), assignments=NO_VIEWS)
+    restore_store(target, tmp_path / "restored", RestoreRequest(address), assignments=NO_VIEWS)
     assert records(tmp_path / "restored") == records(store)
 
 

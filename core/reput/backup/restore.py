@@ -36,7 +36,7 @@ from reput.store.state.dispatcher_cursors import read_dispatcher_cursors
 from reput.store.state.identity import read_identity
 from reput.store.state.recorded_settings import load_store_settings
 
-__all__ = ["RestoreReport", "RestoreWish", "list_backups", "restore_store"]
+__all__ = ["RestoreReport", "RestoreRequest", "list_backups", "restore_store"]
 
 RESTORING = "restoring"
 READY = "ready"
@@ -46,7 +46,7 @@ OWN = "reput"
 OWN_VIEWS = ("consume_queue", "consume_queue_ext", "index")
 
 
-class RestoreWish(msgspec.Struct, frozen=True):
+class RestoreRequest(msgspec.Struct, frozen=True):
     """What to restore.
 
     Attributes:
@@ -96,7 +96,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 class RestoreReady(msgspec.Struct, frozen=True):
     """``restoring/ready``."""
 
-    wish: RestoreWish
+    request: RestoreRequest
     report: RestoreReport
 
 
@@ -113,7 +113,7 @@ def list_backups(target: BackupTarget) -> Iterator[BackupManifest]:
 def restore_store(
     target: BackupTarget,
     store_directory: Path,
-    wish: RestoreWish,
+    request: RestoreRequest,
     *,
     config: Path | None = None,
     assignments: Sequence[str] = (),
@@ -131,19 +131,19 @@ def restore_store(
         ConfigError: no backup has that time or offset, or the offset is inside of a record.
         DamagedStore: the backup is damaged.
     """
-    with restoring(store_directory, wish) as finished:
+    with restoring(store_directory, request) as finished:
         if finished is not None:
             finish(store_directory)
             return finished
-        restore = Restore(target, store_directory / RESTORING, wish, on_progress or (lambda done, total: None))
+        restore = Restore(target, store_directory / RESTORING, request, on_progress or (lambda done, total: None))
         report = restore.run(store_directory, config, assignments)
-        Files().replace(store_directory / RESTORING / READY, seal(RestoreReady(wish, report)))
+        Files().replace(store_directory / RESTORING / READY, seal(RestoreReady(request, report)))
         finish(store_directory)
         return report
 
 
 @contextlib.contextmanager
-def restoring(store_directory: Path, wish: RestoreWish) -> Iterator[RestoreReport | None]:
+def restoring(store_directory: Path, request: RestoreRequest) -> Iterator[RestoreReport | None]:
     """Keep other restores out of the directory; yield the report of an earlier one that only has to be finished.
 
     Raises:
@@ -163,7 +163,7 @@ def restoring(store_directory: Path, wish: RestoreWish) -> Iterator[RestoreRepor
             ) from None
         names = sorted(os.listdir(store_directory))
         ready = read_sealed(store_directory / RESTORING / READY, RestoreReady) if RESTORING in names else None
-        if ready is not None and ready.wish != wish:
+        if ready is not None and ready.request != request:
             raise not_empty(
                 store_directory, f"an earlier restore was killed when it was done: log_end={ready.report.log_end}"
             )
@@ -206,12 +206,12 @@ class Restore:
     """One restore into the folder *room*."""
 
     def __init__(
-        self, target: BackupTarget, room: Path, wish: RestoreWish, on_progress: Callable[[int, int], None]
+        self, target: BackupTarget, room: Path, request: RestoreRequest, on_progress: Callable[[int, int], None]
     ) -> None:
         self.target = target
         self.draft = room / "store"
         self.views = room / "views"
-        self.wish = wish
+        self.request = request
         self.on_progress = on_progress
         self.numbers = require_backups(target)
         self.newest = read_manifest(target, self.numbers[-1])
@@ -223,40 +223,42 @@ class Restore:
         Raises:
             ConfigError: none has the time or offset that is asked for.
         """
-        wish = self.wish
-        if wish.backup is not None:
-            chosen = read_manifest(self.target, wish.backup)
-            if wish.offset is not None and not chosen.log_begin <= wish.offset <= chosen.log_end:
+        request = self.request
+        if request.backup is not None:
+            chosen = read_manifest(self.target, request.backup)
+            if request.offset is not None and not chosen.log_begin <= request.offset <= chosen.log_end:
                 raise ConfigError(
-                    f"the backup does not have that offset: offset={wish.offset} backup={chosen.number} "
+                    f"the backup does not have that offset: offset={request.offset} backup={chosen.number} "
                     f"log_begin={chosen.log_begin} log_end={chosen.log_end}"
                 )
             return chosen
-        if wish.at is None and wish.offset is None:
+        if request.at is None and request.offset is None:
             return self.newest
         for number in self.numbers:
             manifest = read_manifest(self.target, number)
             # Of the millisecond of its timestamp itself, a backup may not have every record.
-            if wish.at is not None and manifest.timestamp > wish.at:
+            if request.at is not None and manifest.timestamp > request.at:
                 return manifest
-            if wish.offset is not None and manifest.log_begin <= wish.offset <= manifest.log_end:
+            if request.offset is not None and manifest.log_begin <= request.offset <= manifest.log_end:
                 later = self.newest.history[len(manifest.history) :]
                 # Not of a history that the log has left since, unless that is asked for by its number.
-                if all(wish.offset <= epoch.start_offset for epoch in later):
+                if all(request.offset <= epoch.start_offset for epoch in later):
                     return manifest
-        if wish.at is not None:
+        if request.at is not None:
             return self.newest
         first = read_manifest(self.target, self.numbers[0])
         raise ConfigError(
-            f"no backup has that offset: offset={wish.offset} log_begin={first.log_begin} "
+            f"no backup has that offset: offset={request.offset} log_begin={first.log_begin} "
             f"log_end={self.newest.log_end} target={self.target.address}",
             "`reput restore TARGET --list` shows what there is.",
         )
 
     def run(self, store_directory: Path, config: Path | None, assignments: Sequence[str]) -> RestoreReport:
         """Build the store, and return the report."""
-        manifest, wish = self.manifest, self.wish
-        pieces = pieces_until([*pieces_of(self.target, manifest.full_segments), *manifest.pieces], wish.at, wish.offset)
+        manifest, request = self.manifest, self.request
+        pieces = pieces_until(
+            [*pieces_of(self.target, manifest.full_segments), *manifest.pieces], request.at, request.offset
+        )
         # Read, verified, and read once more by the views.
         size = sum(piece.size for piece in pieces)
         done = 0
@@ -268,12 +270,12 @@ class Restore:
 
         lay_out(self.target, manifest, pieces, self.draft / LOG, count)
         segments = Segments(self.draft / LOG, manifest.segment_size)
-        log_end = manifest.log_end if wish.offset is None else wish.offset
+        log_end = manifest.log_end if request.offset is None else request.offset
         if pieces:
-            log_end = find_cut(segments, pieces[-1], manifest.log_end, wish.at, wish.offset)
-        if wish.at is not None and log_end <= manifest.log_begin:
+            log_end = find_cut(segments, pieces[-1], manifest.log_end, request.at, request.offset)
+        if request.at is not None and log_end <= manifest.log_begin:
             raise ConfigError(
-                f"the backup has no record stored until that time: at={wish.at} backup={manifest.number} "
+                f"the backup has no record stored until that time: at={request.at} backup={manifest.number} "
                 f"log_begin={manifest.log_begin}",
                 "Name a later time; `reput restore TARGET --list` shows what there is.",
             )

@@ -53,7 +53,7 @@ def test_the_answer_says_where_the_message_is(broker, client):
 
 
 def test_a_first_message_creates_its_topic(broker, client):
-    """With as many queues as the client wishes, or the template has; it cannot be inherited from."""
+    """With as many queues as the client wants, or the template has; it cannot be inherited from."""
     client.send_message("T")
     client.send_message("U", fields={"defaultTopicQueueNums": "100"})
     entries = broker.engine.services.managers.topics.entries

@@ -76,14 +76,14 @@ def test_a_rejected_record_is_a_dead_letter_once(log, plugins, context, inline):
     assert b"poison" in base64.b64decode(letter["record"])
 
 
-def test_a_dead_letter_is_replayed_when_somebody_wishes_it(log, plugins, context, inline, events, saved):
+def test_a_dead_letter_is_replayed_on_request(log, plugins, context, inline, events, saved):
     """The letter comes again at the view's position, and once taken in it is no longer a dead letter."""
     start = rejecting(log, plugins, context, inline)
     letters = DeadLetters(log.store_directory, "probe")
     for taken in (False, True):
         if taken:
             (log.store_directory / "go").touch()
-        (letter,) = letters.wish_replay()
+        (letter,) = letters.request_replay()
         group = start()
         group.drain_and_stop()
         assert group.status()[0].rejected_count == (0 if taken else 1)
@@ -100,7 +100,7 @@ def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugin
     letters = DeadLetters(log.store_directory, "probe")
     whole = letters.lines.path.read_bytes()
     letters.lines.path.write_bytes(b"rubbish\n" + whole)
-    letters.wish.write_bytes(b"[")
+    letters.requested.write_bytes(b"[")
     group = start()
     group.wait_for("probe", log.put(1), TIMEOUT)
     group.drain_and_stop()
@@ -108,7 +108,7 @@ def test_a_dispatcher_runs_over_damaged_lines_of_its_own_small_files(log, plugin
     assert (row.rejected_count, row.restart_count) == (1, 0)
     assert row.error.startswith(f"a line is not what was written: path={letters.lines.path} line=1 error=")
     assert f"path={letters.lines.path} line=1" in caplog.text
-    assert f"path={letters.wish}" in caplog.text
+    assert f"path={letters.requested}" in caplog.text
     assert letters.lines.path.read_bytes() == b"rubbish\n" + whole
     assert not letters.replay_is_due()
 
@@ -202,7 +202,7 @@ def test_dead_letters_are_replayed_in_batches(log, plugins, context, inline, eve
     inline(context("probe", options={"probe": {"reject_at": -2, "reject_until": str(accepting)}})).drain_and_stop()
     accepting.touch()
     letters = DeadLetters(log.store_directory, "probe")
-    assert len(letters.wish_replay()) == 5
+    assert len(letters.request_replay()) == 5
     inline(context("probe")).drain_and_stop()
     replayed = [offsets for offsets, _ in events("probe", "replay")]
     assert [len(offsets) for offsets in replayed] == [2, 2, 1]
@@ -214,7 +214,7 @@ def test_a_replay_that_ends_in_a_crash_is_not_tried_again(log, plugins, context,
     """A record that crashes its dispatcher would do so at every start; the letter stays."""
     group = rejecting(log, plugins, context, inline, crash_in_replay=True)
     letters = DeadLetters(log.store_directory, "probe")
-    letters.wish_replay()
+    letters.request_replay()
     started = group()
     started.wait_for("probe", log.put(1), TIMEOUT)
     started.drain_and_stop()
@@ -229,7 +229,7 @@ def test_a_replay_waits_with_its_dispatcher(log, plugins, context, inline, event
     start = rejecting(log, plugins, context, inline, replay_later=2)
     (log.store_directory / "go").touch()
     letters = DeadLetters(log.store_directory, "probe")
-    letters.wish_replay()
+    letters.request_replay()
     group = start()
     while letters.replay_is_due():
         wait_for_change(group)
@@ -245,7 +245,7 @@ def test_a_letter_whose_record_is_gone_stays(log, plugins, context, inline, even
         segment.seek(log.offsets[1] + 30)
         segment.write(b"other")
     letters = DeadLetters(log.store_directory, "probe")
-    letters.wish_replay()
+    letters.request_replay()
     start().drain_and_stop()
     assert events("probe", "replay") == []
     assert len(list(letters.lines.read())) == 1

@@ -48,19 +48,19 @@ def test_a_line_that_is_no_letter_stops_nobody_and_is_never_lost(tmp_path):
     assert [line.number for line in letters.damaged_lines()] == [2]
     with pytest.raises(DamagedStore, match=r"index\.jsonl line=2"):
         letters.require_whole()
-    assert letters.wish_replay() == [LETTER, second]
+    assert letters.request_replay() == [LETTER, second]
     letters.finish_replay(letters.begin_replay()[:1])
     assert list(letters.read()) == [second]
     assert letters.lines.path.read_bytes().splitlines(keepends=True)[0] == damaged
 
 
-def test_a_wish_that_is_damaged_is_forgotten_and_named(tmp_path):
+def test_a_request_that_is_damaged_is_forgotten_and_named(tmp_path):
     """Otherwise it would end the dispatcher at every start; the letters can be replayed by a new request."""
     letters = DeadLetters(tmp_path, "index")
     letters.add(LETTER)
-    letters.wish_replay()
-    letters.wish.write_bytes(b"[")
+    letters.request_replay()
+    letters.requested.write_bytes(b"[")
     with pytest.raises(DamagedStore, match=r"path=.*index\.replay"):
         letters.begin_replay()
     assert not letters.replay_is_due()
-    assert letters.wish_replay() == [LETTER]
+    assert letters.request_replay() == [LETTER]

@@ -91,7 +91,7 @@ class BrokerTopics:
 
         Args:
             default_topic: the template.
-            queue_nums: how many queues the client wishes.
+            queue_nums: how many queues the client wants.
 
         Returns:
             None: the topic is unknown, and may not be created.

@@ -182,7 +182,7 @@ def restore(
     new epoch: never let a program write the old one as well. Exit code 1: the backup contains damage of the store.
     """
     from reput.backup.open_target import open_target
-    from reput.backup.restore import RestoreWish, list_backups, restore_store
+    from reput.backup.restore import RestoreRequest, list_backups, restore_store
 
     if at is not None and offset is not None:
         raise typer.BadParameter(f"give only one of the two: --at={at} --offset={offset}")
@@ -201,7 +201,7 @@ def restore(
         report = restore_store(
             place,
             store,
-            RestoreWish(place.address, number, at, offset),
+            RestoreRequest(place.address, number, at, offset),
             config=config,
             assignments=assignments or (),
             on_progress=update,

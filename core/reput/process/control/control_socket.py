@@ -195,8 +195,8 @@ def unreachable(store_directory: Path, reason: str, advice: str = "") -> GroupUn
     return GroupUnreachable(text, advice)
 
 
-def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Reply, list[int]]:
-    """Send *wish* to the group of a store; return the reply and the descriptors sent with it.
+def exchange(store_directory: Path, asked: Request, timeout: float) -> tuple[Reply, list[int]]:
+    """Send *asked* to the group of a store; return the reply and the descriptors sent with it.
 
     Raises:
         GroupUnreachable: a group runs, or may run, and does not answer within *timeout* seconds, or its supervisor is
@@ -205,7 +205,7 @@ def exchange(store_directory: Path, wish: Request, timeout: float) -> tuple[Repl
     """
     channel = connect(store_directory)
     try:
-        channel.send(wish)
+        channel.send(asked)
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         deadline = time.monotonic() + timeout
@@ -252,7 +252,7 @@ def request(store_directory: Path, verb: Verb, name: str = "", timeout: float = 
     return reply.check()
 
 
-def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None], interval: float) -> msgspec.Raw:
+def await_reply(store_directory: Path, asked: Request, on_wait: Callable[[], None], interval: float) -> msgspec.Raw:
     """Send the group of a store a request that may take long, and return its answer as JSON.
 
     If the client disconnects before the answer, the group gives up a rebuild that it asked for.
@@ -266,7 +266,7 @@ def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None
     """
     channel = connect(store_directory)
     try:
-        channel.send(wish)
+        channel.send(asked)
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         while not channel.closed:
@@ -278,7 +278,7 @@ def await_reply(store_directory: Path, wish: Request, on_wait: Callable[[], None
     finally:
         channel.close()
     raise DispatcherError(
-        f"the supervisor ended before it was done: store={store_directory} request={wish.verb}",
+        f"the supervisor ended before it was done: store={store_directory} request={asked.verb}",
         "The next supervisor removes or completes its unfinished work. See `reput status`.",
     )
 

@@ -46,14 +46,14 @@ def replay_dead_letters(store_directory: Path, name: str, timeout: float = 60.0)
     dead_letters = DeadLetters(store_directory, name)
     # Before the request is stored: if the group cannot be asked, its outcome could not be reported.
     status = group_status(store_directory)
-    wished = dead_letters.wish_replay()
+    requested = dead_letters.request_replay()
     running = status is not None and any(row.name == name and row.state in RUNS for row in status.dispatchers)
-    if wished and running:
+    if requested and running:
         request(store_directory, "restart", name)
         await_replay(dead_letters, timeout)
     left = {letter.identity: letter for letter in dead_letters.read()}
     rows = []
-    for letter in wished:
+    for letter in requested:
         now = left.get(letter.identity)
         outcome: Literal["taken", "rejected", "left", "waiting"]
         if not running:

@@ -152,8 +152,8 @@ def rebuild_in_place(
             if row.rebuild_progress is not None:
                 on_progress(row.name, row.rebuild_progress - begin, status.writer.appended - begin)
 
-    wish = Request("rebuild", names=tuple(views), force=force)
-    built = msgspec.json.decode(await_reply(store_directory, wish, tell, STATUS_INTERVAL_S), type=list[RebuiltView])
+    asked = Request("rebuild", names=tuple(views), force=force)
+    built = msgspec.json.decode(await_reply(store_directory, asked, tell, STATUS_INTERVAL_S), type=list[RebuiltView])
     target = str(store_directory.resolve())
     return [RebuildRow(row.view, row.records, row.bytes, row.seconds, target, swapped=True) for row in built]
 

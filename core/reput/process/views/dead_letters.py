@@ -50,7 +50,7 @@ class DeadLetter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.commit_log_offset, crc32(self.record)
 
 
-class ReplayWish(msgspec.Struct, frozen=True):
+class ReplayRequest(msgspec.Struct, frozen=True):
     """The letters to replay."""
 
     letters: list[Identity]
@@ -66,7 +66,7 @@ class DeadLetters:
         self.name = name
         folder = store_directory / "reput" / "dead_letters"
         self.lines = JsonLines(folder / f"{name}.jsonl", DeadLetter)
-        self.wish = folder / f"{name}.replay"
+        self.requested = folder / f"{name}.replay"
         self.attempt = folder / f"{name}.replaying"
         self.known: set[Identity] | None = None
         # Letters that were rejected again during a replay.
@@ -107,16 +107,16 @@ class DeadLetters:
 
     # Replaying.
 
-    def wish_replay(self) -> list[DeadLetter]:
+    def request_replay(self) -> list[DeadLetter]:
         """Request a replay of all present letters at the dispatcher's next start; return them."""
         letters = list(self.read())
         if letters:
-            replace_durably(self.wish, msgspec.json.encode(ReplayWish([letter.identity for letter in letters])))
+            replace_durably(self.requested, msgspec.json.encode(ReplayRequest([letter.identity for letter in letters])))
         return letters
 
     def replay_is_due(self) -> bool:
         """Whether a replay is requested, or an attempt has not finished."""
-        return self.wish.exists() or self.attempt.exists()
+        return self.requested.exists() or self.attempt.exists()
 
     def begin_replay(self) -> list[DeadLetter]:
         """Return the requested letters, and record that they were handed out.
@@ -125,16 +125,16 @@ class DeadLetters:
             DamagedStore: the request is not what was written. It is dropped; no letter is lost.
         """
         try:
-            wish = msgspec.json.decode(self.wish.read_bytes(), type=ReplayWish)
+            request = msgspec.json.decode(self.requested.read_bytes(), type=ReplayRequest)
         except msgspec.DecodeError as error:
-            self.wish.unlink()
+            self.requested.unlink()
             raise DamagedStore(
-                f"a stored replay request is damaged and is dropped: path={self.wish} error={error}",
+                f"a stored replay request is damaged and is dropped: path={self.requested} error={error}",
                 f"Ask again: reput dispatcher dead-letters STORE {self.name} --replay",
             ) from None
-        os.rename(self.wish, self.attempt)
+        os.rename(self.requested, self.attempt)
         force_directory(self.attempt.parent)
-        wanted = set(map(tuple, wish.letters))
+        wanted = set(map(tuple, request.letters))
         self.rejected_again = {}
         return [letter for letter in self.read() if letter.identity in wanted]
 
@@ -153,7 +153,7 @@ class DeadLetters:
 
     def postpone_replay(self) -> None:
         """Request the same letters again for later."""
-        os.rename(self.attempt, self.wish)
+        os.rename(self.attempt, self.requested)
 
     def give_up_replay(self) -> bool:
         """Forget an attempt; return whether there was one."""
