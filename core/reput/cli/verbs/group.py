@@ -70,7 +70,7 @@ PROGRESS_COLUMNS = ("group", "topic", "queue_id", "broker_offset", "consumer_off
 
 
 class RedriveTo(enum.StrEnum):
-    """Who gets a dead letter that is put back."""
+    """Where a dead letter is put back to."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -277,7 +277,7 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="earliest|latest|TIME",
-        help="Begin at this time of death; default: where the last redrive ended.",
+        help="Begin with letters that died at this time; default: where the last redrive ended.",
     ),
 ]
 OriginOption = Annotated[
@@ -324,7 +324,8 @@ def redrive(
     to: Annotated[
         RedriveTo,
         typer.Option(
-            "--to", help="topic: where they were sent to, for all its groups; group: this group alone gets them."
+            "--to",
+            help="topic: where they were sent to, so that all its groups get them; group: only this group gets them.",
         ),
     ] = RedriveTo.TOPIC,
     start: FromOption = None,
@@ -342,9 +343,9 @@ def redrive(
 ) -> int:
     """Put the dead letters of a group back, oldest first. They stay among the dead letters as well.
 
-    Without a filter and --from, the next redrive goes on where this one ended; otherwise it puts the same letters back
-    again. If a program has the store open, name its broker's HOST:PORT, or let `reput serve` be that program. Exit code
-    1: one was left.
+    Without a filter and without --from, the next redrive continues where this one ended; otherwise it puts the same
+    letters back again. If a program has the store open, name its broker's HOST:PORT, or let `reput serve` be that
+    program. Exit code 1: a letter could not be put back.
     """
     begin = None if start is None else parse_beginning(start)
     wanted: RedriveTarget = "group" if to is RedriveTo.GROUP else "topic"
