@@ -31,6 +31,7 @@ from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.proof.row_crc import row_crc
+from reput_plugins.spark_export.typed.column_types import conform
 
 __all__ = [
     "CLUSTER_SETTING",
@@ -40,6 +41,7 @@ __all__ = [
     "STORED_AS",
     "STORE_COLUMN",
     "TARGET_SIZE",
+    "UNKNOWN_RANGE",
     "FileLayout",
     "PartitionWriters",
     "file_format",
@@ -60,6 +62,8 @@ STORED_AS = {
     pa.large_binary(): pa.binary(),
     pa.binary_view(): pa.binary(),
 }
+# In the name of a file whose rows are not those of one range.
+UNKNOWN_RANGE = f"{0:020d}-{0:020d}"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
 ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
@@ -188,6 +192,33 @@ def write_range(
         raise
 
 
+def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[Partition, pa.Table]]:
+    """Yield the values of the partition columns, in the form of transactions, with the rows of each partition."""
+    if not table.num_rows:
+        return
+    group = np.zeros(table.num_rows, np.int64)
+    texts: list[list[str | None]] = []
+    for name in columns:
+        column = table[name].combine_chunks()
+        encoded = column.dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary.cast(pa.string()).to_pylist()
+        texts.append(values)
+        group = group * max(len(values), 1) + encoded.indices.to_numpy()
+    cuts = [0, len(group)]
+    if not (group == group[0]).all():
+        order = np.argsort(group, kind="stable")
+        group = group[order]
+        cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
+        table = table.take(pa.array(order))
+    for begin, end in itertools.pairwise(cuts):
+        number, found = int(group[begin]), []
+        for values in reversed(texts):
+            number, at = divmod(number, max(len(values), 1))
+            # Delta's transactions store an empty text as null.
+            found.append(values[at] or None)
+        yield tuple(reversed(found)), table.slice(begin, end - begin)
+
+
 def partition_days(store_timestamps: Array) -> Array:
     """Return the days since 1970 of store times in ms; `DAY_MAX` + 1 for days that readers cannot represent."""
     days = store_timestamps.astype(np.int64) // DAY_MS
@@ -251,6 +282,22 @@ class PartitionWriters:
         self.buffered_bytes += batch.nbytes
         if self.buffered_bytes >= BUFFERED_BYTES_MAX:
             self.write()
+
+    def add_table(self, table: pa.Table, file_schema: pa.Schema | None) -> None:
+        """Buffer rows of any partitions, with their partition columns.
+
+        *file_schema*: the columns of the files, in order; None: all except those in the folders' names.
+        """
+        columns = self.layout.partition_columns
+        for values, part in partitions(table.combine_chunks(), columns):
+            if file_schema is None:
+                part = part.drop_columns(list(columns))
+            else:
+                # An empty text is null here as well; see `partitions`.
+                empty = [name for name, value in zip(columns, values, strict=True) if value is None]
+                part = conform(part.drop_columns(empty), file_schema)
+            for batch in part.to_batches():
+                self.add(values, batch)
 
     def write(self) -> None:
         """Write the buffered rows as a row group of each file, and complete files that are large enough."""

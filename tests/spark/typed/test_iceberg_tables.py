@@ -24,7 +24,7 @@ from reput.store.state.identity import StoreIdentity
 from reput_plugins.spark_export import check_lake, export
 from reput_plugins.spark_export.lakes import iceberg_catalog
 from spark.exporting import without_spark
-from spark.lakes import iceberg_table
+from spark.lakes import iceberg_files, iceberg_table
 from written_log import START_MS, WrittenLog
 
 DAY_MS = 86_400_000
@@ -161,8 +161,21 @@ def test_a_catalog_has_both_tables_by_name(orders: Orders, monkeypatch: pytest.M
     assert report.tables["orders"].dead_letters == 4
 
 
-def test_a_table_with_a_key_is_refused(orders: Orders):
-    """Before anything is written."""
-    with pytest.raises(ConfigError, match="only a Delta table can have a key: table=orders lake_format=iceberg"):
-        orders.export(keys={"mode": "upsert", "key": ["id"]})
-    assert not orders.lake.exists()
+def test_only_files_that_hold_a_changed_key_are_written_anew(orders: Orders):
+    """Also when the key has become wider; merged files have each key once, and every row equals its record."""
+    keys = {"mode": "upsert", "key": ["id"], "cluster_by": ["id"], "partition_by": ["even"]}
+    orders.export(keys=keys)
+    first = set(iceberg_files(orders.lake / "orders"))
+    orders.append(5, id=2**40, even=True)
+    orders.append(5, id=11, even=False)
+    orders.export({**FIELDS, "id": "long"}, keys)
+    second = set(iceberg_files(orders.lake / "orders"))
+    assert ["even=true" in path for path in first - second] == [False]
+    assert len(second - first) == 3
+    for _ in range(2):
+        rows = orders.rows()
+        assert [row["id"] for row in rows] == [*(number for number in GOOD if number != 11), 2**40, 11]
+        assert [row["_log"]["commitLogOffset"] for row in rows[-2:]] == [orders.log.offsets[44], orders.log.offsets[49]]
+        assert main(["lake", "optimize", str(orders.lake), "--lake-format", "iceberg"]) == 0
+    assert len(iceberg_files(orders.lake / "orders")) == 2
+    assert check_lake(orders.log.store, orders.lake).ok

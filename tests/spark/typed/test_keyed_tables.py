@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,25 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from deltalake import DeltaTable
+import pyarrow.parquet as pq
 
 from reput.errors import ConfigError, StoreError
 from reput.store.disk.sealed_file import seal
 from reput.store.state.identity import StoreIdentity
 from reput.table import LogTable
-from reput_plugins.spark_export import export
+from reput_plugins import spark_export
+from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lakes.delta_merging import merge_rows
-from reput_plugins.spark_export.lakes.delta_table import open_delta_table
-from reput_plugins.spark_export.lakes.lake_table import CommitConflict, TransactionData
-from reput_plugins.spark_export.maintenance import OWN_FILE
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable, TransactionData
+from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.typed.keyed_rows import DELETED
 from spark.exporting import without_spark
+from spark.lakes import rows_in
 from written_log import START_MS, WrittenLog
 
 FIELDS = {"id": "integer", "region": "string", "amount": "number", "note": "string"}
 DAY_MS = 86_400_000
+Export = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +41,19 @@ def exported_here() -> Iterator[None]:
     """Make exports do their work in this process."""
     with without_spark():
         yield
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake_format(request: pytest.FixtureRequest) -> str:
+    """Return the format of the tables."""
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+    return str(request.param)
+
+
+@pytest.fixture
+def export(lake_format: str) -> Export:
+    """Return `export` into tables of the format."""
+    return functools.partial(spark_export.export, lake_format=lake_format)
 
 
 @pytest.fixture
@@ -64,7 +80,12 @@ def put(log: WrittenLog, body: dict[str, Any] | None, keys: str | None = None) -
 
 def orders(lake: Path) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    return list(DeltaTable(lake / "orders").to_pyarrow_table().to_pylist())
+    return list(rows_in(lake / "orders").to_pylist())
+
+
+def table_of(lake: Path, lake_format: str) -> LakeTable:
+    """Return the newest version of the table."""
+    return open_table(LakeLocation.of(lake / "orders", lake_format=lake_format))
 
 
 def offset_of(row: dict[str, Any]) -> int:
@@ -74,7 +95,7 @@ def offset_of(row: dict[str, Any]) -> int:
 
 def letters(lake: Path) -> list[tuple[int, str]]:
     """Return offset and reason of each dead letter."""
-    found = DeltaTable(lake / "orders.dead_letters").to_pyarrow_table().to_pylist()
+    found = rows_in(lake / "orders.dead_letters").to_pylist()
     return sorted((row["commitLogOffset"], row["reason"]) for row in found)
 
 
@@ -92,14 +113,20 @@ KEYS: list[Any] = [
 
 @pytest.mark.parametrize(("options", "key_of", "keys_of"), KEYS)
 def test_the_table_equals_a_dictionary_that_took_each_message(
-    log: WrittenLog, tmp_path: Path, options: dict[str, Any], key_of: Any, keys_of: Any
+    log: WrittenLog,
+    tmp_path: Path,
+    options: dict[str, Any],
+    key_of: Any,
+    keys_of: Any,
+    export: Export,
+    lake_format: str,
 ):
     """Random keys, several changes of one in a range and in several ranges, removals, and messages without a key."""
     chance = random.Random(11)
     lake, given = tmp_path / "lake", tables(tmp_path, **options)
     expected: dict[Any, tuple[int, float]] = {}
     dead: list[int] = []
-    for _ in range(6):
+    for _ in range(6 if lake_format == "delta" else 3):
         for _ in range(chance.randrange(20, 60)):
             number = chance.randrange(25)
             body = {"id": number, "region": f"r{number % 3}", "amount": chance.random()}
@@ -121,13 +148,15 @@ def test_the_table_equals_a_dictionary_that_took_each_message(
         assert len(found) == len(held)
         assert held == expected
     assert [offset for offset, _ in letters(lake)] == dead
-    version = DeltaTable(lake / "orders").version()
+    table = table_of(lake, lake_format)
     assert export(log.store, lake, tables=given).records == 0
-    assert DeltaTable(lake / "orders").version() == version
+    assert table_of(lake, lake_format).version() == table.version()
     # The files by which workers hand over changes are gone.
-    named = set(DeltaTable(lake / "orders").file_uris())
-    loose = [path for path in (lake / "orders").glob("*.parquet") if OWN_FILE.fullmatch(path.name)]
-    assert [path for path in loose if path.name.startswith("0") and str(path) not in named] == []
+    files = list((lake / "orders").rglob("*.parquet"))
+    assert [path for path in files if DELETED in pq.read_schema(path).names] == []
+    report: Any = check_lake(log.store, lake)
+    assert report.ok
+    assert report.tables["orders"].rows == len(expected)
 
 
 def test_keys_that_are_none_are_dead_letters(log: WrittenLog, tmp_path: Path):
@@ -136,7 +165,7 @@ def test_keys_that_are_none_are_dead_letters(log: WrittenLog, tmp_path: Path):
     bad = [put(log, {"amount": 2}), put(log, None), put(log, None, "one")]
     put(log, None, "7")
     log.save()
-    export(log.store, tmp_path / "lake", tables=tables(tmp_path))
+    spark_export.export(log.store, tmp_path / "lake", tables=tables(tmp_path))
     assert [row["id"] for row in orders(tmp_path / "lake")] == [1]
     found = letters(tmp_path / "lake")
     assert [offset for offset, _ in found] == bad
@@ -145,7 +174,7 @@ def test_keys_that_are_none_are_dead_letters(log: WrittenLog, tmp_path: Path):
     assert "one" in found[2][1]
 
 
-def test_a_range_that_changes_no_row_is_recorded(log: WrittenLog, tmp_path: Path):
+def test_a_range_that_changes_no_row_is_recorded(log: WrittenLog, tmp_path: Path, export: Export):
     """A removal of an absent key, or messages of other topics: the next export begins behind them."""
     given, lake = tables(tmp_path), tmp_path / "lake"
     put(log, {"id": 1})
@@ -162,7 +191,7 @@ def test_a_range_that_changes_no_row_is_recorded(log: WrittenLog, tmp_path: Path
     assert len(orders(lake)) == 1
 
 
-def test_a_field_that_the_body_has_no_more_is_null_in_the_new_row(log: WrittenLog, tmp_path: Path):
+def test_a_field_that_the_body_has_no_more_is_null_in_the_new_row(log: WrittenLog, tmp_path: Path, export: Export):
     """The newest body is the whole row; a field that the schema adds is a column."""
     lake = tmp_path / "lake"
     put(log, {"id": 1, "note": "old", "amount": 1})
@@ -177,24 +206,25 @@ def test_a_field_that_the_body_has_no_more_is_null_in_the_new_row(log: WrittenLo
     assert found == [(1, None, 2.0, 5), (2, "stays", 1.0, None)]
 
 
-def test_of_two_exporters_one_is_refused(log: WrittenLog, tmp_path: Path):
-    """Even if their keys differ: the recorded end of the log decides."""
+def test_of_two_exporters_one_is_refused(log: WrittenLog, tmp_path: Path, export: Export, lake_format: str):
+    """Even if their keys differ: the recorded end of the log decides. Its files are removed."""
+    lake = tmp_path / "lake"
     put(log, {"id": 1})
     log.save()
-    export(log.store, tmp_path / "lake", tables=tables(tmp_path))
-    location = LakeLocation.of(tmp_path / "lake" / "orders")
-    first, second = open_delta_table(location), open_delta_table(location)
-    assert first is not None
-    assert second is not None
-    rows = pa.table(first.dataset().to_table().append_column("_deleted", pa.array([False])))
+    export(log.store, lake, tables=tables(tmp_path))
+    first, second = table_of(lake, lake_format), table_of(lake, lake_format)
+    rows = first.dataset().to_table().append_column(DELETED, pa.array([False]))
     ended = TransactionData({"reput:a:0:export": 99})
-    merge_rows(first, rows, ["id"], {}, "_deleted", ended)
+    first.merge_rows(rows, ["id"], {}, DELETED, (), ended)
+    files = set((lake / "orders").rglob("*.parquet"))
     with pytest.raises(CommitConflict):
-        merge_rows(second, rows.set_column(0, "id", pa.array([2])), ["id"], {}, "_deleted", ended)
-    assert [row["id"] for row in orders(tmp_path / "lake")] == [1]
+        second.merge_rows(rows.set_column(0, "id", pa.array([2])), ["id"], {}, DELETED, (), ended)
+    assert [row["id"] for row in orders(lake)] == [1]
+    if lake_format == "iceberg":
+        assert set((lake / "orders").rglob("*.parquet")) == files
 
 
-def test_each_store_has_rows_of_its_own(log: WrittenLog, tmp_path: Path):
+def test_each_store_has_rows_of_its_own(log: WrittenLog, tmp_path: Path, export: Export):
     """Their messages have no common order, so a store neither replaces nor removes another's row."""
     lake, given = tmp_path / "lake", tables(tmp_path)
     put(log, {"id": 1, "amount": 1})
@@ -220,7 +250,7 @@ def test_a_cut_log_is_refused_with_the_way_out(log: WrittenLog, tmp_path: Path):
     log.save()
     (log.store / "reput").mkdir()
     (log.store / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, "1a" * 16, {})))
-    export(log.store, lake, tables=given)
+    spark_export.export(log.store, lake, tables=given)
     short = WrittenLog(log.store, segment_size=1 << 16)
     put(short, {"id": 1, "amount": 1})
     put(short, {"id": 2, "amount": 7})
@@ -228,12 +258,12 @@ def test_a_cut_log_is_refused_with_the_way_out(log: WrittenLog, tmp_path: Path):
     for accept in (False, True):
         expected = r"with a key cannot be rolled back: cut_at=\d+ lake=.*/orders key=id"
         with pytest.raises(StoreError, match=expected) as error:
-            export(log.store, lake, tables=given, accept_truncation=accept)
+            spark_export.export(log.store, lake, tables=given, accept_truncation=accept)
         assert "export again: the table is rebuilt from" in error.value.advice
     assert [row["amount"] for row in orders(lake)] == [2.0]
     (lake / "orders").rename(tmp_path / "old")
     (lake / "orders.dead_letters").rename(tmp_path / "old.dead_letters")
-    export(log.store, lake, tables=given)
+    spark_export.export(log.store, lake, tables=given)
     assert sorted((row["id"], row["amount"]) for row in orders(lake)) == [(1, 1.0), (2, 7.0)]
 
 
@@ -244,7 +274,7 @@ def test_rows_whose_record_retention_removed_stay(log: WrittenLog, tmp_path: Pat
     for number in range(60):
         put(small, {"id": number})
     small.save()
-    export(small.store, lake, tables=given)
+    spark_export.export(small.store, lake, tables=given)
     first = min((small.store / "commitlog").iterdir())
     first.unlink()
     put(small, {"id": 1, "amount": 5})
@@ -252,7 +282,7 @@ def test_rows_whose_record_retention_removed_stay(log: WrittenLog, tmp_path: Pat
     small.save()
     first.unlink()
     assert LogTable(small.store).offset_min > 0
-    assert export(small.store, lake, tables=given).until == end
+    assert spark_export.export(small.store, lake, tables=given).until == end
     assert sorted(row["id"] for row in orders(lake)) == list(range(60))
     assert next(row["amount"] for row in orders(lake) if row["id"] == 1) == 5.0
 
@@ -269,9 +299,9 @@ def test_what_is_no_key_is_refused(log: WrittenLog, tmp_path: Path):
         ({"mode": "append"}, "key="),
     ):
         with pytest.raises(ConfigError, match=said):
-            export(log.store, lake, tables=tables(tmp_path, **keys))
-    export(log.store, lake, tables=tables(tmp_path))
+            spark_export.export(log.store, lake, tables=tables(tmp_path, **keys))
+    spark_export.export(log.store, lake, tables=tables(tmp_path))
     with pytest.raises(ConfigError, match=r"has another key: lake=.* kept=id asked=region"):
-        export(log.store, lake, tables=tables(tmp_path, key=["region"]))
+        spark_export.export(log.store, lake, tables=tables(tmp_path, key=["region"]))
     with pytest.raises(ConfigError, match=r"has another key: lake=.* kept=id asked=none"):
-        export(log.store, lake, tables=tables(tmp_path, mode="append", key=[], partition_by=[]))
+        spark_export.export(log.store, lake, tables=tables(tmp_path, mode="append", key=[], partition_by=[]))

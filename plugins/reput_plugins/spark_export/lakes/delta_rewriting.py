@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, FileLayout, PartitionFile
+from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, UNKNOWN_RANGE, FileLayout, PartitionFile
 from reput_plugins.spark_export.typed.column_types import conform
 
 __all__ = ["rewrite"]
 
 RANGE = re.compile("[0-9]{20}-[0-9]{20}")
-UNKNOWN_RANGE = f"{0:020d}-{0:020d}"
 
 
 def rewrite(location: LakeLocation, file: ParquetFile, schema: pa.Schema, layout: FileLayout) -> ParquetFile:

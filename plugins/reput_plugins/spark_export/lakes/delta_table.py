@@ -30,8 +30,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, lake_errors, one_line
+from reput_plugins.spark_export.lakes.delta_merging import merge, quoted, sql_name
 from reput_plugins.spark_export.lakes.delta_rewriting import rewrite
-from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, known_versions
+from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, changes_of, known_versions
 from reput_plugins.spark_export.lakes.lake_table import (
     CommitConflict,
     ParquetFile,
@@ -44,16 +45,7 @@ from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL, layout_l
 if TYPE_CHECKING:
     from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = [
-    "REFUSED_COMMIT",
-    "STATISTICS_SETTING",
-    "DeltaLakeTable",
-    "create_delta_table",
-    "open_delta_table",
-    "properties_of",
-    "refusals",
-    "sql_name",
-]
+__all__ = ["STATISTICS_SETTING", "DeltaLakeTable", "create_delta_table", "open_delta_table"]
 
 TRANSACTION_LINE = re.compile(rb'\s*\{\s*"txn"')
 PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."
@@ -208,13 +200,33 @@ class DeltaLakeTable:
     ) -> None:
         """Delete rows. Files that keep some of their rows are rewritten."""
         conditions = [f"{sql_name(offset_column)} >= {from_offset}"]
-        conditions += [f"{sql_name(name)} = '{value}'" for name, value in equal.items()]
+        conditions += [f"{sql_name(name)} = {quoted(value)}" for name, value in equal.items()]
         with refusals(self.location, REFUSED_COMMIT):
             self.delta.delete(" and ".join(conditions), commit_properties=properties_of(transaction))
         self.force_commits()
+        self.record(transaction)
+
+    def merge_rows(
+        self,
+        rows: pa.Table,
+        key: Sequence[str],
+        equal: Mapping[str, str],
+        deleted: str,
+        statistics: Sequence[str],
+        transaction: TransactionData,
+    ) -> None:
+        """Merge rows. A property of the table names the columns with statistics."""
+        before = self.version()
+        with refusals(self.location, REFUSED_COMMIT):
+            merge(self.delta, rows, key, equal, deleted, properties_of(transaction))
+        self.record(transaction)
+        self.force_files(before)
+        self.force_commits()
+
+    def record(self, transaction: TransactionData) -> None:
+        """Load the newest version; make *transaction* without rows if the Delta library, for want of a row, did not."""
         self.update()
         if any(self.recorded(name) != number for name, number in transaction.recorded.items()):
-            # If no row matches, the Delta library makes no transaction.
             self.append([], self.schema(), transaction)
 
     def add_fields(self, schema: pa.Schema) -> None:
@@ -293,6 +305,22 @@ class DeltaLakeTable:
         with refusals(self.location, "the versions of the lake cannot be listed"):
             yield from known_versions(self.location.filesystem(), self.version(), named, going)
 
+    def force_files(self, version: int) -> None:
+        """Force the files that transactions after *version* added to disk, because the Delta library does not do it.
+
+        An object store makes its files durable itself.
+        """
+        folder = self.location.folder
+        if folder is None:
+            return
+        filesystem = self.location.filesystem()
+        added: set[str] = set()
+        for number in range(version + 1, self.version() + 1):
+            added |= changes_of(filesystem, f"{LOG}/{number:0{VERSION_DIGITS}}.json").added
+        # A file that another process has merged and removed meanwhile need not be durable.
+        paths = [folder / name for name in sorted(added) if (folder / name).exists()]
+        Files().force_together(paths, sorted({path.parent for path in paths}))
+
     def force_commits(self) -> None:
         """Force the table's newest transaction to disk, so that it is durable when reported so.
 
@@ -369,12 +397,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = plain(value)
     return found
-
-
-def sql_name(name: str) -> str:
-    """Return a column, or the field of a struct (``column.field``), in the library's SQL."""
-    column, _, field = name.partition(".")
-    return f"\"{column}\"['{field}']" if field else f'"{column}"'
 
 
 def plain(value: Any) -> Any:

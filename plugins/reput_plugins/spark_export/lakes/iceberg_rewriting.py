@@ -7,8 +7,7 @@ the same layout as the files of an export.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,10 @@ from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, PartitionFile, layout_like
 from reput_plugins.spark_export.typed.column_types import conform
 
-__all__ = ["rewrite"]
+__all__ = ["Choose", "rewrite", "rows_of"]
+
+# Returns the rows of a table that stay.
+Choose = Callable[[pa.Table], pa.Table]
 
 
 def rewrite(
@@ -30,9 +32,9 @@ def rewrite(
     table: Table,
     tasks: Sequence[FileScanTask],
     first: ParquetFile,
-    kept: Any | None,
+    kept: Choose | None,
 ) -> ParquetFile | None:
-    """Write the rows of *tasks* that meet the condition *kept* (None: all) into one file, and force it to disk.
+    """Write the rows of *tasks* that *kept* chooses (None: all) into one file, and force it to disk.
 
     Args:
         first: the file of the first task; all have its partition.
@@ -49,7 +51,7 @@ def rewrite(
     try:
         row_count = buffered = 0
         for rows in rows_of(table, tasks, schema):
-            left = rows if kept is None else rows.filter(kept)
+            left = rows if kept is None else kept(rows)
             row_count += left.num_rows
             buffered += left.nbytes
             file.batches += left.to_batches()
@@ -68,17 +70,22 @@ def rewrite(
     return written
 
 
-def rows_of(table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of *tasks* with the columns of *schema*, one row group at a time."""
+def rows_of(
+    table: Table, tasks: Sequence[FileScanTask], schema: pa.Schema, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows of *tasks* with the columns of *schema*, one row group at a time.
+
+    *columns*: the columns, and fields of structs, to read, which are those of *schema*; None: all.
+    """
     for task in tasks:
         if task.delete_files:
             # Another program has deleted some of the file's rows.
             scan = ArrowScan(table.metadata, table.io, table.schema(), ALWAYS_TRUE)
-            yield scan.to_table([task]).select(schema.names).cast(schema)
+            yield conform(scan.to_table([task]), schema)
             continue
         with table.io.new_input(task.file.file_path).open() as stream, pq.ParquetFile(stream) as source:
             for number in range(source.num_row_groups):
-                yield conform(source.read_row_group(number), schema)
+                yield conform(source.read_row_group(number, columns=columns), schema)
 
 
 def edge(tasks: Sequence[FileScanTask], number: int) -> str:

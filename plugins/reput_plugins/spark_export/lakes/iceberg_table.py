@@ -48,7 +48,8 @@ from reput.errors import ConfigError, DispatcherError
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, lake_errors, one_line
 from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, table_name
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
-from reput_plugins.spark_export.lakes.iceberg_rewriting import rewrite
+from reput_plugins.spark_export.lakes.iceberg_merging import ChangedKeys, write_rows
+from reput_plugins.spark_export.lakes.iceberg_rewriting import Choose, rewrite
 from reput_plugins.spark_export.lakes.lake_table import (
     CommitConflict,
     ParquetFile,
@@ -320,7 +321,29 @@ class IcebergLakeTable:
             )
             if reaches and holds:
                 wanted.append([task])
-        self.replace(wanted, transaction, ~pc.coalesce(gone, ds.scalar(False)))
+        stays = ~pc.coalesce(gone, ds.scalar(False))
+        self.replace(wanted, transaction, lambda rows: rows.filter(stays))
+
+    def merge_rows(
+        self,
+        rows: pa.Table,
+        key: Sequence[str],
+        equal: Mapping[str, str],
+        deleted: str,
+        statistics: Sequence[str],
+        transaction: TransactionData,
+    ) -> None:
+        """Merge rows in one snapshot. Files that hold one of the keys are rewritten without the replaced rows."""
+        changed = ChangedKeys(rows, key, equal)
+        new = rows.filter(pc.invert(rows[deleted])).drop_columns([deleted])
+        with lake_errors(self.location.address):
+            holding = [
+                [task]
+                for task in self.tasks()
+                if changed.may_be_in(self.file_of(task.file)) and changed.are_in(self.table, task)
+            ]
+            added = write_rows(self.location, self.table, new, self.partition_columns(), statistics)
+        self.replace(holding, transaction, changed.without, added)
 
     def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
         """Merge small files of one day or of all days, separately for each value of the other partition columns."""
@@ -338,10 +361,14 @@ class IcebergLakeTable:
         self,
         groups: Sequence[Sequence[FileScanTask]],
         transaction: TransactionData,
-        kept: Any | None,
+        kept: Choose | None,
+        more: Sequence[ParquetFile] = (),
     ) -> None:
-        """Rewrite each group of files as one file with the rows that meet *kept*, and exchange them in one snapshot."""
-        written: list[ParquetFile] = []
+        """Rewrite each group of files as one file with the rows that *kept* chooses, and exchange them in one snapshot.
+
+        *more*: further files that the snapshot adds; they are removed if it is refused.
+        """
+        written = list(more)
         try:
             with lake_errors(self.location.address):
                 for group in groups:
@@ -351,7 +378,7 @@ class IcebergLakeTable:
             added = [self.data_file(file) for file in written]
 
             def exchange(update: Any) -> Any:
-                producer = update.overwrite() if groups else update.fast_append()
+                producer = update.overwrite() if groups else update.merge_append()
                 for group in groups:
                     for task in group:
                         producer.delete_data_file(task.file)

@@ -137,6 +137,27 @@ class LakeTable(Protocol):
         The transaction is made even if no row matches.
         """
 
+    def merge_rows(
+        self,
+        rows: pa.Table,
+        key: Sequence[str],
+        equal: Mapping[str, str],
+        deleted: str,
+        statistics: Sequence[str],
+        transaction: TransactionData,
+    ) -> None:
+        """Replace the table's rows that have the keys of *rows* by *rows*, in one transaction.
+
+        The transaction is made even if no row changes.
+
+        Args:
+            rows: the new rows, at most one per key, with the table's columns and the column *deleted*.
+            key: the columns that make up a key; none is null in *rows*.
+            equal: further values, by column, that the replaced rows must have.
+            deleted: boolean column; where it is true, the table's row is removed without a replacement.
+            statistics: the columns by which readers skip the files of the new rows.
+        """
+
     def add_fields(self, schema: pa.Schema) -> None:
         """Add the columns and struct fields that only *schema* has. Its other columns are those of the table."""
 

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from reput.errors import StoreError
 from reput_plugins.spark_export.lake import OFFSET_COLUMN
-from reput_plugins.spark_export.lakes.delta_merging import merge_rows
-from reput_plugins.spark_export.lakes.delta_table import DeltaLakeTable
 from reput_plugins.spark_export.lakes.lake_table import LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 from reput_plugins.spark_export.typed.column_types import conform
@@ -35,12 +33,12 @@ class KeyedLake(TypedLake):
         if not files:
             table.append([], schema, transaction)
             return
-        assert isinstance(table, DeltaLakeTable)
         changes = read_changes(self.location, [file.path for file in files])
         rows = newest_changes(changes, self.key, self.columns.name(OFFSET_COLUMN))
         # If the body no longer has a column, the new row has null there; a merge would otherwise keep the old value.
         whole = conform(rows, pa.schema([*table.schema(), pa.field(DELETED, pa.bool_())]))
-        merge_rows(table, whole, self.key, {self.columns.name(STORE_COLUMN): self.store_name}, DELETED, transaction)
+        of_store = {self.columns.name(STORE_COLUMN): self.store_name}
+        table.merge_rows(whole, self.key, of_store, DELETED, self.statistics_columns(), transaction)
 
     def refuse_cut(self, commit_log_offset: int) -> None:
         """Refuse every cut, because the table has lost the rows that the cut-off records replaced or removed.

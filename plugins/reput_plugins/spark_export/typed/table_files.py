@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -198,7 +197,7 @@ class TableFiles:
             pa.repeat(pa.scalar(self.plan.store_name), len(refused)),
             days_of(found["storeTimestamp"]),
         ]
-        self.add_partitions(self.dead, pa.table(arrays, schema=DEAD_SCHEMA), (DATE_COLUMN,), self.plan.dead_file_schema)
+        self.dead.add_table(pa.table(arrays, schema=DEAD_SCHEMA), self.plan.dead_file_schema)
 
     def add_rows(self, batch: pa.RecordBatch, decoded: Decoded, deleted: bool) -> None:
         """Write the columns of the bodies that fit, beside those of the log."""
@@ -214,24 +213,9 @@ class TableFiles:
         table = pa.table(columns, schema=pa.schema([*self.plan.rows, *fields]))
         if self.spec.key_columns:
             table = table.append_column(DELETED, pa.repeat(pa.scalar(deleted), table.num_rows))
-            self.add_partitions(self.rows, table, (), None)
+            self.rows.add_table(table, None)
         else:
-            self.add_partitions(self.rows, table, self.spec.partition_by, self.plan.file_schema)
-
-    def add_partitions(
-        self, writers: PartitionWriters, table: pa.Table, columns: tuple[str, ...], file_schema: pa.Schema | None
-    ) -> None:
-        """Write rows to the files of their partitions."""
-        table = table.combine_chunks()
-        for values, part in partitions(table, columns):
-            if file_schema is None:
-                part = part.drop_columns(list(columns))
-            else:
-                # An empty text is null here as well; see `partitions`.
-                empty = [name for name, value in zip(columns, values, strict=True) if value is None]
-                part = conform(part.drop_columns(empty), file_schema)
-            for batch in part.to_batches():
-                writers.add(values, batch)
+            self.rows.add_table(table, self.plan.file_schema)
 
 
 def days_of(store_times: pa.Array) -> pa.Array:
@@ -239,28 +223,3 @@ def days_of(store_times: pa.Array) -> pa.Array:
     days = pc.floor(pc.divide(store_times.cast(pa.int64()).cast(pa.float64()), DAY_MICROSECONDS)).cast(pa.int32())
     held = pc.and_(pc.greater_equal(days, YEAR_ONE), pc.less_equal(days, YEAR_LAST))
     return pc.if_else(held, days, pa.scalar(None, pa.int32())).cast(DATE_TYPE)
-
-
-def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-    """Yield the values of the partition columns, in the form of transactions, with the rows of each partition."""
-    group = np.zeros(table.num_rows, np.int64)
-    texts: list[list[str | None]] = []
-    for name in columns:
-        column = table[name].combine_chunks()
-        encoded = column.dictionary_encode(null_encoding="encode")
-        values = encoded.dictionary.cast(pa.string()).to_pylist()
-        texts.append(values)
-        group = group * max(len(values), 1) + encoded.indices.to_numpy()
-    cuts = [0, len(group)]
-    if not (group == group[0]).all():
-        order = np.argsort(group, kind="stable")
-        group = group[order]
-        cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
-        table = table.take(pa.array(order))
-    for begin, end in itertools.pairwise(cuts):
-        number, found = int(group[begin]), []
-        for values in reversed(texts):
-            number, at = divmod(number, max(len(values), 1))
-            # Delta's transactions store an empty text as null.
-            found.append(values[at] or None)
-        yield tuple(reversed(found)), table.slice(begin, end - begin)

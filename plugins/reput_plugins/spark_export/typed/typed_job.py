@@ -208,7 +208,6 @@ def open_tables(
     """
     specs = load_tables(tables)
     folder = LakeLocation.of(lake, storage_options, lake_format=lake_format, catalog=catalog)
-    refuse_iceberg(specs, folder)
     # A table of a catalog has a place of its own, so only a folder, or a Delta table in a bucket, can be in the way.
     is_bucket = folder.folder is None and folder.table_format == DELTA_FORMAT
     if format_of_folder(folder) is not None or (is_bucket and find_table(folder) is not None):
@@ -243,17 +242,3 @@ def open_tables(
         table.find_end()
         opened.append(table)
     return OpenTables(opened, log, options, name)
-
-
-def refuse_iceberg(specs: Sequence[TableSpec], folder: LakeLocation) -> None:
-    """Refuse tables that Iceberg's format does not have here.
-
-    Raises:
-        ConfigError: a table has a key.
-    """
-    for spec in specs:
-        if spec.key_columns and folder.table_format == ICEBERG_FORMAT:
-            raise ConfigError(
-                f"only a Delta table can have a key: table={spec.name} lake_format={folder.table_format}",
-                'Leave out --lake-format (lake_format), or write mode = "append".',
-            )

@@ -73,8 +73,12 @@ class TypedLake(Lake):
 
     def statistics(self) -> Sequence[str]:
         """Return the columns that have statistics. A point stands before the field of a struct, unless it is quoted."""
-        own = [name if PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in self.cluster_by]
-        return [*(self.columns.name(name) for name in STATISTICS_OF_LOG), *own]
+        of_log = self.statistics_columns()[: len(STATISTICS_OF_LOG)]
+        return [*of_log, *(name if PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in self.cluster_by)]
+
+    def statistics_columns(self) -> list[str]:
+        """Return the same columns, none quoted."""
+        return [*(self.columns.name(name) for name in STATISTICS_OF_LOG), *self.cluster_by]
 
     def settings(self) -> dict[str, str]:
         """Return the properties by which later exports recognise the table."""
