@@ -61,7 +61,7 @@ class Orders:
             self.log.append(encoded, store_timestamp=START_MS + DAY_MS * (number // 16))
         self.log.save()
 
-    def export(self, types: dict[str, str] = FIELDS, keys: dict[str, Any] | None = None, **options: Any) -> Any:
+    def export(self, types: dict[str, Any] = FIELDS, keys: dict[str, Any] | None = None, **options: Any) -> Any:
         """Export with a schema of these types, and a struct with the id's type."""
         place = {"type": "struct", "fields": [field("x", types["id"])]}
         fields = [*(field(name, kind) for name, kind in types.items()), field("place", place)]
@@ -103,21 +103,33 @@ def test_each_body_is_once_in_the_table_or_in_its_dead_letters(orders: Orders, c
     assert [row["id"] for row in orders.rows()] == GOOD
 
 
-def test_columns_are_added_and_widened(orders: Orders):
-    """Also in a struct; files are not written anew, and a merge has the new types. Others are refused."""
-    orders.export()
+@pytest.mark.parametrize("columns", [["_date"], ["id"]], ids=str)
+def test_columns_are_added_and_widened(orders: Orders, columns: list[str]):
+    """Also in a struct, in an array, and by which the table is partitioned. Files are not written anew, and a merge has
+    the new types. Changes that only Delta's tables allow are refused with that difference.
+    """
+    keys = {"partition_by": columns}
+    array = {"type": "array", "elementType": "integer", "containsNull": True}
+    narrow = {**FIELDS, "price": "decimal(9,2)", "all": array, "day": "date"}
+    orders.append(2, price="1.25", all=[1, 2], day="2026-01-31")
+    orders.export(narrow, keys)
     files = set((orders.lake / "orders").rglob("*.parquet"))
-    wide = {**FIELDS, "id": "long", "rate": "double", "more": "string"}
-    orders.append(10, more="new", id=2**40)
-    orders.export(wide)
+    wide = {**narrow, "id": "long", "rate": "double", "price": "decimal(12,2)", "more": "string"}
+    wide["all"] = {**array, "elementType": "long"}
+    orders.append(8, more="new", id=2**40, price="1234567890.5", all=[2**40], day="2026-02-01")
+    orders.export(wide, keys)
     assert files < set((orders.lake / "orders").rglob("*.parquet"))
     for _ in range(2):
         rows = orders.rows()
-        assert [(row["id"], row["more"]) for row in rows[35:]] == [(39, None), *[(2**40, "new")] * 9]
+        assert [(row["id"], row["more"]) for row in rows[35:]] == [(39, None), (41, None), *[(2**40, "new")] * 8]
+        found = [(str(row["price"]), row["all"]) for row in rows[36:38]]
+        assert found == [("1.25", [1, 2]), ("1234567890.50", [2**40])]
         assert rows[0]["place"] == {"x": 1}
         assert main(["lake", "optimize", str(orders.lake), "--lake-format", "iceberg"]) == 0
-    with pytest.raises(ConfigError, match=r"column=id kept=int64 asked=double; column=place.x kept=int64 asked=double"):
-        orders.export({**wide, "id": "double"})
+    difference = r"column=all.element kept=int64 asked=double; column=day kept=date32\[day\] asked=timestamp\[us\]"
+    with pytest.raises(ConfigError, match=difference) as refused:
+        orders.export({**wide, "day": "timestamp_ntz", "all": {**array, "elementType": "double"}}, keys)
+    assert refused.value.advice.startswith("Iceberg widens only int32 to int64")
     assert check_lake(orders.log.store, orders.lake).ok
 
 

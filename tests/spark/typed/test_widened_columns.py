@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Orders:
         (root / "store" / "reput" / "store.json").write_bytes(seal(StoreIdentity(1, store_id, {})))
         self.table = root / "lake" / "orders"
 
-    def append(self, numbers: list[int], day: str) -> None:
+    def append(self, numbers: list[Any], day: str) -> None:
         """Append a message for each number."""
         for number in numbers:
             body = {"number": number, "rate": 0.5, "day": day, "price": "1.25", "place": {"number": number}}
@@ -143,6 +144,17 @@ def test_the_table_goes_on_after_a_widening(orders: Orders):
         for added in re.findall(r'"add":.*', path.read_text()):
             assert all(f'\\"{name}\\":' in added for name in ("queueOffset", "commitLogOffset"))
     assert len(after.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)) == 3
+
+
+@pytest.mark.parametrize(("kind", "second"), [("double", 0.5), ("decimal(12,2)", Decimal("0.50"))])
+def test_a_whole_number_becomes_one_with_a_fraction(orders: Orders, kind: str, second: Any):
+    """Also in structs and arrays."""
+    orders.append([second if kind == "double" else str(second)], "2026-02-01")
+    report = orders.export(NARROW | {"number": kind})
+    assert (report.records, report.tables[0].dead_letters) == (1, 0)
+    rows = DeltaTable(orders.table).to_pyarrow_table().sort_by("number").to_pylist()
+    assert [row["number"] for row in rows] == [second, 1, 2, 3]
+    assert [(row["place"]["number"], row["all"]) for row in rows[:2]] == [(second, [second]), (1, [1])]
 
 
 def test_the_newest_rows_of_keys_are_widened(tmp_path: Path):

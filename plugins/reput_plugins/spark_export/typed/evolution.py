@@ -19,6 +19,11 @@ __all__ = ["has_wider_types", "merged_schema"]
 
 # Decimal digits of the largest number of so many bits.
 DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+ADVICE = "Name another table for the new schema; it is filled from the log. Or keep the types."
+DELTA_ALONE = (
+    "Iceberg widens only int32 to int64, float to double, and decimals to more digits of the same scale; "
+    "a Delta table can be widened like this. "
+)
 
 
 def merged_schema(kept: pa.Schema, asked: pa.Schema, table: str, table_format: str) -> pa.Schema:
@@ -36,7 +41,7 @@ def merged_schema(kept: pa.Schema, asked: pa.Schema, table: str, table_format: s
     if merging.differences:
         raise ConfigError(
             f"the schema has other types than the table: table={table} {'; '.join(merging.differences)}",
-            "Name another table for the new schema; it is filled from the log. Or keep the types.",
+            (DELTA_ALONE if merging.delta_alone else "") + ADVICE,
         )
     return pa.schema(fields)
 
@@ -62,11 +67,13 @@ class Merging:
 
     Attributes:
         differences: the types that cannot be merged, as text.
+        delta_alone: whether a Delta table could be widened to one of these types.
     """
 
     def __init__(self, may_widen: Callable[[pa.DataType, pa.DataType], bool]) -> None:
         self.may_widen = may_widen
         self.differences: list[str] = []
+        self.delta_alone = False
 
     def fields(self, place: str, kept: list[pa.Field], asked: list[pa.Field]) -> list[pa.Field]:
         """Return the fields of both."""
@@ -96,6 +103,7 @@ class Merging:
         if self.may_widen(kept, asked):
             return asked
         self.differences.append(f"column={name} kept={kept} asked={asked}")
+        self.delta_alone |= widens(kept, asked)
         return kept
 
 
