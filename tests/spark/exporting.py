@@ -13,24 +13,27 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from reput.table import LogTable, TableOptions
-from reput_plugins.spark_export import export_job, spark_job, spark_session
+from reput_plugins.spark_export import commit_pacer, follow, follow_job, spark_job, spark_session
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, write_ranges
-from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
+from reput_plugins.spark_export.typed import typed_runs
 
-__all__ = ["export_log", "export_typed", "lake_of", "merge", "without_spark"]
+__all__ = ["follow_to_the_end", "lake_of", "merge", "without_spark"]
 
 
 @contextlib.contextmanager
-def without_spark() -> Iterator[None]:
-    """Make `export` do in this process what Spark would do."""
+def without_spark(task_count: int = 1) -> Iterator[None]:
+    """Make `export` and `follow` do in this process what Spark would do, in *task_count* tasks for each range."""
 
     def run_job(session: Any, plan: Any, begin: int, until: int, on_progress: Any, **options: Any) -> None:
-        (written,) = plan.write_chosen([(begin, until)], iter([pa.record_batch({"id": [0]})]))
-        plan.commit_ranges([pickle.loads(written["written"][0].as_py())])
+        log = LogTable(plan.store, plan.table)
+        cuts = (log.next_record(begin + (until - begin) * part // task_count, until) for part in range(1, task_count))
+        ranges = list(itertools.pairwise([begin, *cuts, until]))
+        chosen = [pa.record_batch({"id": [number]}) for number in range(len(ranges))]
+        written = [next(plan.write_chosen(ranges, iter([batch]))) for batch in chosen]
+        plan.commit_ranges([pickle.loads(task["written"][0].as_py()) for task in written])
 
     with (
         patch.object(spark_job, "run_job", run_job),
@@ -50,36 +53,34 @@ def lake_of(store: str, lake: str, lake_format: str = "delta") -> Lake:
     return found
 
 
-def export_log(store: str, lake: str, lake_format: str, batch_bytes: int, merging: bool, begun: Any) -> None:
-    """Bring a lake up to the log's end, in batches of two tasks; *merging*: merge its files after each batch."""
-    log, target = LogTable(store), lake_of(store, lake, lake_format)
-    plan = SinkPlan(store, target.location, "export", TableOptions()).of_table()
-    maintenance = Maintenance(target.location, interval_ms=1, vacuum_hours=0)
-    begun.set()
-    begin, end = target.committed(open_table(target.location)) or 0, log.find_durable_end()
-    while begin < end:
-        cuts = [begin, *(log.next_record(begin + part * batch_bytes // 2, end) for part in (1, 2))]
-        tasks = [
-            write_ranges(plan, iter([pa.record_batch({"begin": [low], "until": [high]})]))
-            for low, high in itertools.pairwise(cuts)
-            if low < high
-        ]
-        commit_ranges(plan, tasks)
-        begin = cuts[-1]
-        if merging:
-            maintenance.run(lambda: None)
+class AtTheEnd(Exception):
+    """The lake has the whole log."""
 
 
-def export_typed(store: str, lake: str, tables: dict[str, Any], batch_bytes: int, lake_format: str, begun: Any) -> None:
-    """Bring typed tables up to the log's end, in batches, and merge their files after each."""
+def follow_to_the_end(
+    store: str,
+    lake: str,
+    lake_format: str,
+    batch_bytes: int,
+    merging: bool,
+    tables: dict[str, Any] | None,
+    begun: Any,
+) -> None:
+    """Follow a log up to its end, in transactions of *batch_bytes*; *merging*: maintain the lake after each."""
+
+    def notice(done: int, total: int) -> None:
+        if done == total:
+            raise AtTheEnd
+
     begun.set()
-    with without_spark():
-        log = LogTable(store)
-        end = log.find_durable_end()
-        at = 0
-        while at < end:
-            until = log.next_record(at + batch_bytes, end)
-            at = export_job.export(store, lake, tables=tables, until=until, lake_format=lake_format).until
+    with contextlib.ExitStack() as small:
+        small.enter_context(without_spark(2))
+        small.enter_context(patch.object(commit_pacer, "BATCH_BYTES_MAX", batch_bytes))
+        for module in (follow_job, typed_runs):
+            small.enter_context(patch.object(module, "COMPACT_INTERVAL_MS", int(merging)))
+        small.enter_context(contextlib.suppress(AtTheEnd))
+        for _ in follow(store, lake, tables=tables, interval_ms=1, lake_format=lake_format, on_progress=notice):
+            pass
 
 
 def merge(lake: str, begun: Any) -> None:
