@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-import logging
+import json
 import os
 import random
 import signal
@@ -19,10 +19,8 @@ import pytest
 import reput
 from command_line import run_reput
 from process_tree import descendants
-from reput.store.state.epochs import read_epochs
-from reput.table import LogTable
-from reput_hooks import Cursor, DispatchBatch, DispatcherContext
-from spark.lakes import offsets_by_reader, offsets_in
+from spark.hosting import Host
+from spark.lakes import offsets_by_reader, offsets_in, rows_in
 from written_log import WrittenLog
 
 pytestmark = pytest.mark.spark
@@ -31,63 +29,6 @@ KILLS = int(os.environ.get("REPUT_SPARK_KILLS", "3"))
 # In turn: the JVM, the process that starts workers, the dispatcher, which commits, and a worker, which decodes and
 # writes.
 VICTIMS = ("java", "pyspark.daemon", "dispatcher", "pyspark.worker")
-
-
-class Number:
-    """A counter."""
-
-    value = 0
-
-
-class Context(DispatcherContext):
-    """The context of a dispatcher without a host."""
-
-    def __init__(self, store: Path, options: Any) -> None:
-        self.name = "spark_export"
-        self.directory = store / "reput" / "views" / self.name
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.options = options
-        self.store_directory = store
-        self.store_id = LogTable(store).store_id
-        self.settings = {"spark_options": {}}
-        self.logger = logging.getLogger("test")
-        self.counters: dict[str, Number] = {}
-
-    def counter(self, name: str) -> Number:
-        return self.counters.setdefault(name, Number())
-
-    def alive(self) -> None:
-        pass
-
-
-class Host:
-    """Runs the dispatcher of a store like a host."""
-
-    def __init__(self, log: WrittenLog, **options: Any) -> None:
-        from reput_plugins.spark_export import SparkExportOptions, reput_create_dispatcher
-
-        self.log = log
-        self.context = Context(log.save(), SparkExportOptions(**{"interval_ms": 50, **options}))
-        self.lake = self.context.directory / "lake"
-        self.dispatcher: Any = reput_create_dispatcher(self.context)
-        self.position = 0
-
-    def cursor(self, commit_log_offset: int, store_timestamp: int = 7) -> Cursor:
-        """Return a cursor of the store's current epoch."""
-        epoch = read_epochs(self.context.store_directory, self.context.store_id).epoch
-        return Cursor(self.context.store_id, epoch, commit_log_offset, store_timestamp)
-
-    def start(self) -> Cursor | None:
-        """Start the dispatcher."""
-        found: Cursor | None = self.dispatcher.start()
-        self.position = found.commit_log_offset if found else 0
-        return found
-
-    def dispatch(self) -> None:
-        """Bring the lake up to the log's end."""
-        self.log.save()
-        self.dispatcher.dispatch(DispatchBatch(self.position, self.cursor(self.log.end), []))
-        self.position = self.log.end
 
 
 def append(log: WrittenLog, count: int) -> None:
@@ -277,29 +218,55 @@ def exporter(store: Any) -> Any:
     return row
 
 
+TYPED = """
+[dispatchers.spark_export.tables.orders]
+topic = "orders"
+format = "json"
+schema = "infer"
+
+[dispatchers.spark_export.tables.newest]
+topic = "orders"
+format = "json"
+schema = "infer"
+mode = "upsert"
+key = ["id"]
+"""
+
+
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("lake_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
-def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path, lake_format: str):
+@pytest.mark.parametrize(
+    ("lake_format", "typed"),
+    [
+        ("delta", False),
+        pytest.param("iceberg", False, marks=pytest.mark.long),
+        pytest.param("delta", True, marks=pytest.mark.long),
+        pytest.param("iceberg", True, marks=pytest.mark.long),
+    ],
+)
+def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path, lake_format: str, typed: bool):
     """``kill -9`` of the JVM, workers, the committer and the dispatcher: 0 missing, 0 duplicate, 0 unreadable."""
     pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[lake_format])
     times = random.Random(6)
-    configuration = tmp_path / "reput.toml"
+    configuration, lake = tmp_path / "reput.toml", tmp_path / "lake"
     configuration.write_text(
         '[dispatchers]\nenabled = ["consume_queue", "spark_export"]\n'
-        f'[dispatchers.spark_export]\nlake = "{tmp_path / "lake"}"\ninterval_ms = 100\n'
-        f'lake_format = "{lake_format}"\n'
+        f'[dispatchers.spark_export]\nlake = "{lake}"\ninterval_ms = 100\n'
+        f'lake_format = "{lake_format}"\n{TYPED if typed else ""}'
         '[spark]\nmaster = "local[2]"\n'
     )
     with reput.open(
         tmp_path / "store", config=configuration, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=60_000
     ) as store:
         end = 0
+        ids: list[int] = []
 
         def put(count: int) -> None:
             nonlocal end
-            for number in range(count):
-                end = store.put(reput.Message("orders", b"x" * 300, keys=[f"k{number}"])).next_commit_log_offset
+            for _ in range(count):
+                ids.append(times.randrange(100))
+                body = json.dumps({"id": ids[-1], "number": len(ids) - 1, "text": "x" * 250}).encode()
+                end = store.put(reput.Message("orders", body)).next_commit_log_offset
 
         put(50)
         store.wait_for("spark_export", end, timeout=120)
@@ -313,6 +280,13 @@ def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_pat
             put(50)
             store.wait_for("spark_export", end, timeout=120)
         expected = [record.commit_log_offset for record in store.records(0)]
-    assert len(expected) == 50 + 100 * KILLS
-    found = offsets_by_reader(tmp_path / "lake", spark)
-    assert found == dict.fromkeys(found, expected)
+    assert len(expected) == len(ids) == 50 + 100 * KILLS
+    if not typed:
+        found = offsets_by_reader(lake, spark)
+        assert found == dict.fromkeys(found, expected)
+        return
+    newest = {number: place for place, number in enumerate(ids)}
+    for name, wanted in (("orders", range(len(ids))), ("newest", sorted(newest.values()))):
+        rows = rows_in(lake / name).select(["number", "id", "_log"]).to_pylist()
+        placed = sorted((row["number"], row["id"], row["_log"]["commitLogOffset"]) for row in rows)
+        assert placed == [(place, ids[place], expected[place]) for place in wanted]

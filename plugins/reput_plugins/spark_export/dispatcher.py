@@ -1,8 +1,8 @@
 """SparkExport: the dispatcher that keeps a lake up to date while the store is written.
 
 It receives positions, not records: how far the log is durable. `dispatch` runs a Spark export up to that offset, as
-`export` does, and returns when the table holds everything below it. The table is also the cursor: its transactions
-record how far it holds the log.
+`export` does, and returns when the target, the table of the log or typed tables, holds everything below it. The tables
+are also the cursor: their transactions record how far they hold the log.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, table_options
-from reput.table.asked_names import require_topics
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
-from reput_plugins.spark_export import spark_job
-from reput_plugins.spark_export.lake import Lake
-from reput_plugins.spark_export.lake_continuation import continue_lake, truncate_lake
+from reput_plugins.spark_export import spark_job, spark_session
+from reput_plugins.spark_export.export_job import refuse_beside_tables
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan
-from reput_plugins.spark_export.maintenance import Maintenance
+from reput_plugins.spark_export.log_target import ExportTarget, LogTarget
 from reput_plugins.spark_export.options import SparkExportOptions
-from reput_plugins.spark_export.parquet_files import lake_schema
-from reput_plugins.spark_export.spark_session import spark_session
+from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,53 +39,56 @@ class SparkExport(CommitLogDispatcher):
         options: SparkExportOptions = context.options or SparkExportOptions()
         self.context = context
         self.options = options
-        self.topics = None if options.topics is None else sorted(set(options.topics))
-        self.location = LakeLocation.of(
-            options.lake or context.directory / "lake",
+        self.cursor_file = context.directory / "cursor.json"
+        # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
+        self.log = LogTable(
+            context.store_directory,
+            table_options(
+                topics=None if options.topics is None else frozenset(options.topics),
+                fail_on_data_loss=False,
+                on_corruption=options.on_corruption,
+            ),
+        )
+        self.running = contextlib.ExitStack()
+        self.session: SparkSession | None = None
+        self.committed_at: float | None = None
+        self.closed = threading.Event()
+        self.target: ExportTarget | None = None
+        self.end: Cursor | None = None
+        self.commits = context.counter("commits")
+        self.removed_files = context.counter("removed_files")
+        self.damaged_ranges = context.counter("damaged_ranges")
+
+    def make_target(self) -> ExportTarget:
+        """Return what the options name: the table of the log, or typed tables.
+
+        Raises:
+            ConfigError: the options contradict each other.
+        """
+        options = self.options
+        if options.tables is not None:
+            from reput_plugins.spark_export.typed.typed_target import TypedTarget
+
+            refuse_beside_tables(options.topics, options.catalog_table)
+            return TypedTarget(self.context, options)
+        location = LakeLocation.of(
+            options.lake or self.context.directory / "lake",
             options.storage_options,
             lake_format=options.lake_format,
             catalog=options.catalog,
             catalog_table=options.catalog_table,
         )
-        self.cursor_file = context.directory / "cursor.json"
-        # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
-        self.table_options = table_options(
-            topics=None if self.topics is None else frozenset(self.topics),
-            fail_on_data_loss=False,
-            on_corruption=options.on_corruption,
-        )
-        self.schema = lake_schema(self.table_options.row_format)
-        self.running = contextlib.ExitStack()
-        self.session: SparkSession | None = None
-        self.committed_at: float | None = None
-        self.closed = threading.Event()
-        self.log = LogTable(context.store_directory, self.table_options)
-        self.store_name: str | None = None
-        self.end: Cursor | None = None
-        self.commits = context.counter("commits")
-        self.removed_files = context.counter("removed_files")
-        self.damaged_ranges = context.counter("damaged_ranges")
-        self.maintenance = Maintenance(
-            self.location, interval_ms=options.compact_interval_ms, vacuum_hours=options.vacuum_hours
-        )
-
-    def lake(self) -> Lake:
-        """Return the lake with the store's current epochs."""
-        context = self.context
-        epochs = read_epochs(context.store_directory, context.store_id)
-        return Lake(self.location, self.options.name, epochs, self.store_name)
+        return LogTarget(self.context, options, location, self.log)
 
     def start(self) -> Cursor | None:
-        """Return the table's cursor, with the store time from the cursor file.
+        """Return the cursor of the lake, with the store time from the cursor file.
 
         Raises:
             StoreError: the lake holds another store, or has rows that contradict the log, so that an operator must
                 decide what to do.
         """
-        self.store_name = continue_lake(self.location, self.options.name, self.log, topics=self.topics).store_name
-        lake = self.lake()
-        require_topics(self.log, self.topics or ())
-        self.end = lake.cursor(lake.create(self.schema, self.topics))
+        self.target = self.make_target()
+        self.end = self.target.start()
         if self.end is not None and self.cursor_file.exists():
             kept = msgspec.json.decode(self.cursor_file.read_bytes(), type=Cursor)
             # A kill between commit and flush leaves an older cursor, whose store time is merely too early.
@@ -103,29 +102,17 @@ class SparkExport(CommitLogDispatcher):
         A small batch waits until the last transaction is old enough, which avoids many small transactions. Records
         that become durable during the wait are exported with it; later batches find them in the table.
         """
-        lake = self.lake()
-        table = lake.create(self.schema, self.topics)
-        known = table.version()
-        done = max(lake.committed(table) or 0, batch.commit_log_offset)
+        assert self.target is not None
+        done = max(self.target.committed() or 0, batch.commit_log_offset)
         end = batch.end.commit_log_offset
         if done < end:
             if end - done < self.options.commit_bytes:
                 self.wait_for_interval()
                 end = max(end, self.log.find_durable_end())
-            self.export(done, end)
-            table.update()
-        self.commits.value += table.version() - known
-        for _, added in lake.commits_since(table, known):
-            for damaged in added.damage:
-                self.damaged_ranges.value += 1
-                self.context.logger.error(
-                    "damaged parts of the log were omitted from the lake: from=%d until=%d reason=%s",
-                    damaged.begin,
-                    damaged.end,
-                    damaged.reason,
-                )
+            self.export(self.target, done, end)
+            for maintenance in self.target.maintenances():
+                self.removed_files.value += maintenance.after_commit(self.context.alive)
         self.end = batch.end
-        self.removed_files.value += self.maintenance.after_commit(self.context.alive)
 
     def wait_for_interval(self) -> None:
         """Wait until the interval since the last commit has passed."""
@@ -136,29 +123,31 @@ class SparkExport(CommitLogDispatcher):
             self.closed.wait(min(left, WAIT_SECONDS))
             self.context.alive()
 
-    def export(self, begin: int, until: int) -> None:
+    def export(self, target: ExportTarget, begin: int, until: int) -> None:
         """Export [begin, until) of the log, in one transaction or several.
 
         Raises:
             DispatcherError: Spark cannot be started, or fails; the message says why.
         """
-        context, options = self.context, self.options
-        plan = SinkPlan(
-            str(context.store_directory),
-            self.location,
-            options.name,
-            self.table_options,
-            store_id=context.store_id,
-            store_name=self.store_name,
-        )
         while begin < until:
             end = until
-            if until - begin > options.batch_bytes_max:
-                end = self.log.next_record(begin + options.batch_bytes_max, until)
-            spark_job.run_job(
-                self.spark(), plan.of_table(), begin, end, self.is_at_work, split_bytes=options.split_bytes
-            )
+            if until - begin > self.options.batch_bytes_max:
+                end = self.log.next_record(begin + self.options.batch_bytes_max, until)
+            commits, damage = target.export(begin, end, self.run)
             begin, self.committed_at = end, time.monotonic()
+            self.commits.value += commits
+            self.damaged_ranges.value += len(damage)
+            for damaged in damage:
+                self.context.logger.error(
+                    "damaged parts of the log were omitted from the lake: from=%d until=%d reason=%s",
+                    damaged.begin,
+                    damaged.end,
+                    damaged.reason,
+                )
+
+    def run(self, plan: SinkPlan | TypedPlan, begin: int, until: int) -> None:
+        """Export one range with Spark."""
+        spark_job.run_job(self.spark(), plan, begin, until, self.is_at_work, split_bytes=self.options.split_bytes)
 
     def is_at_work(self, done: int, total: int) -> None:
         """Tell the host that the dispatcher is alive, ignoring the progress numbers."""
@@ -170,7 +159,8 @@ class SparkExport(CommitLogDispatcher):
             context = self.context
             context.alive()
             settings = context.settings["spark_options"]
-            self.session = self.running.enter_context(spark_session(settings, f"reput {context.name}"))
+            started = spark_session.spark_session(settings, f"reput {context.name}")
+            self.session = self.running.enter_context(started)
             context.alive()
         return self.session
 
@@ -187,7 +177,8 @@ class SparkExport(CommitLogDispatcher):
             StoreError: an operator must accept the deletion first.
         """
         self.stop_spark()
-        truncate_lake(self.lake(), self.log, cursor)
+        assert self.target is not None
+        self.target.truncate(cursor)
         self.end = cursor
 
     def expire(self, commit_log_offset_min: int) -> None:

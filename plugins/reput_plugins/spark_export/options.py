@@ -5,7 +5,7 @@ Settings for Spark itself are in the table ``[spark]``, shared by everything tha
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -25,7 +25,9 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         catalog: name of the Iceberg catalog in pyiceberg's configuration; None: ``catalog.db`` in the lake's folder.
         catalog_table: the table's name in the catalog, as ``namespace.name``; None: ``reput.lake``.
         storage_options: settings of the Delta library for the object store, such as ``AWS_REGION``.
-        topics: names; None: every topic. The first export into a lake fixes the choice.
+        tables: typed tables to keep in the folder *lake* instead of the table of the log: by name, with the keys of
+            `TableSpec`, or a TOML file of them. None: the table of the log.
+        topics: names; None: every topic. The first export into a lake fixes the choice. Typed tables have their own.
         name: name of the export in the table; give the same name to `reput export --name`.
         interval_ms: minimum time between commits, unless *commit_bytes* of the log are waiting. A shorter interval
             makes more and smaller files.
@@ -45,6 +47,7 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     catalog: str | None = None
     catalog_table: str | None = None
     storage_options: dict[str, str] = {}
+    tables: str | dict[str, dict[str, Any]] | None = None
     topics: tuple[str, ...] | None = None
     name: str = EXPORT_NAME
     interval_ms: Positive = 10_000

@@ -20,7 +20,7 @@ from reput.table.asked_names import require_topics
 from reput.table.range_reader import pass_trimmed
 from reput_hooks import Cursor
 from reput_plugins.spark_export.lake import Commit, Lake
-from reput_plugins.spark_export.lake_continuation import continue_lake
+from reput_plugins.spark_export.lake_continuation import continue_lake, truncate_lake
 from reput_plugins.spark_export.lake_location import DELTA_FORMAT, ICEBERG_FORMAT, LakeLocation
 from reput_plugins.spark_export.lake_marks import committed_marks
 from reput_plugins.spark_export.lakes.opening import find_table, format_of_folder, open_table
@@ -147,6 +147,18 @@ class OpenTables:
             for table in behind:
                 table.added.append((self.found(table.rows, end), self.found(table.dead, end)))
                 table.end = end
+
+    def truncate(self, cursor: Cursor) -> None:
+        """Remove the rows from *cursor* on. Rows go before dead letters, so that a crash leaves the latter ahead.
+
+        Raises:
+            StoreError: a table has a key, or an operator must accept the removal first.
+        """
+        for table in self.tables:
+            for lake in (table.rows, table.dead):
+                if find_table(lake.location) is not None:
+                    truncate_lake(lake, self.log, cursor)
+            table.find_end()
 
     def found(self, lake: Lake, end: int) -> Commit:
         """Return the additions of the transaction that brought a table to *end*.
