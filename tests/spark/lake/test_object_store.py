@@ -16,6 +16,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 pytest.importorskip("moto")
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import reput.table
@@ -31,6 +32,8 @@ from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 from reput_plugins.spark_export.proof.watermarks import FOLDER
+from reput_plugins.spark_export.typed.keyed_rows import DELETED
+from reput_plugins.spark_export.typed.typed_folder import inside
 from spark.exporting import without_spark
 from written_log import START_MS, WrittenLog
 
@@ -139,23 +142,42 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     assert offsets_of(location) == log.offsets[:25]
 
 
-def test_a_typed_table_with_a_key_is_merged_in_an_object_store(storage_options: dict[str, str], tmp_path: Path):
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a catalog of pyiceberg's configuration."""
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path / 'mine.db'}")
+    # pyiceberg reads the environment when it is imported.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    return "mine"
+
+
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+def test_a_typed_table_with_a_key_is_merged_in_an_object_store(
+    storage_options: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, lake_format: str
+):
     """The files by which workers hand over changes are read there, and gone afterwards."""
     log = WrittenLog(tmp_path / "store", segment_size=1 << 16)
     keyed = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
+    catalog = request.getfixturevalue("catalog") if lake_format == "iceberg" else None
+    address = f"s3://lakes/keyed-{lake_format}"
+    folder = LakeLocation.of(address, storage_options, lake_format=lake_format, catalog=catalog)
+    given: Any = {"storage_options": storage_options, "lake_format": lake_format, "catalog": catalog}
     with without_spark():
         for number in range(3):
             for key in range(5):
                 body = b"" if key == number else b'{"id": %d, "number": %d}' % (key, number)
                 log.append(body, properties=b"KEYS\x01%d\x02" % key)
             log.save()
-            tables = {"tables": {"keyed": keyed}}
-            export(log.store, "s3://lakes/keyed", tables=tables, storage_options=storage_options)
-    location = LakeLocation.of("s3://lakes/keyed/keyed", storage_options)
+            export(log.store, address, tables={"tables": {"keyed": keyed}}, **given)
+    location = inside(folder, "keyed")
     rows = open_table(location).dataset().to_table()
     found = zip(rows["id"].to_pylist(), rows["number"].to_pylist(), strict=True)
     assert sorted(found) == [(0, 2), (1, 2), (3, 2), (4, 2)]
-    assert not [name for name in names_in(location) if name.startswith("0")]
+    schemas = [pq.read_schema(name, filesystem=location.filesystem()) for name in names_in(location)]
+    assert [schema for schema in schemas if DELETED in schema.names] == []
 
 
 def test_typed_tables_lie_in_an_object_store(storage_options: dict[str, str], log: WrittenLog):
@@ -184,18 +206,11 @@ def test_typed_tables_lie_in_an_object_store(storage_options: dict[str, str], lo
     assert dead.count_rows() == 20
 
 
-def test_an_iceberg_table_lies_in_an_object_store(
-    storage_options: dict[str, str], log: WrittenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_iceberg_table_lies_in_an_object_store(storage_options: dict[str, str], log: WrittenLog, catalog: str):
     """With a catalog of pyiceberg's configuration; repeated batches, merging, a cut and leftovers as in a folder."""
-    pytest.importorskip("pyiceberg")
     import pyarrow as pa
-    from pyiceberg.utils.config import Config
 
-    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path / 'mine.db'}")
-    # pyiceberg reads the environment when it is imported.
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
-    table: Any = {"lake_format": "iceberg", "catalog": "mine", "catalog_table": "sales.messages"}
+    table: Any = {"lake_format": "iceberg", "catalog": catalog, "catalog_table": "sales.messages"}
     location = LakeLocation.of("s3://lakes/iceberg", storage_options, **table)
     epochs = read_epochs(log.store, LogTable(log.store).store_id)
     lake = Lake(location, "export", epochs)

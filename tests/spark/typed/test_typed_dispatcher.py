@@ -93,7 +93,7 @@ def test_a_restart_goes_on_at_the_table_that_is_behind(log: WrittenLog):
     first = host_of(log, {"orders": ORDERS})
     first.dispatch()
     append(log, 5)
-    both = Host(log, tables={"orders": ORDERS, "again": ORDERS})
+    both = Host(log, tables={"orders": ORDERS, "again": ORDERS}, batch_bytes_max=1000)
     assert both.start() is None
     both.dispatch()
     assert numbers(both.lake) == numbers(both.lake, "again") == good(45)
