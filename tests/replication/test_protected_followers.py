@@ -80,7 +80,7 @@ def test_a_follower_with_an_account_copies_an_encrypted_log(tmp_path, protection
         broker.engine.writer.put_batch([reput.Message("orders", b"later")] * 300)
         with following(address_of(server), copy, **options) as store:
             reaches(store, broker.engine.appended)
-            wait_until(lambda: server.acknowledged_by(broker.engine.appended) == 1)
+            wait_until(lambda: server.acknowledged_by_count(1) == broker.engine.appended)
         assert_same_log(tmp_path / "master", copy, 0, broker.engine.appended, SEGMENT)
 
 

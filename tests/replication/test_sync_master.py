@@ -116,7 +116,6 @@ def test_a_message_is_answered_before_an_earlier_one_that_lies_behind_it_in_the_
     answered: list[tuple[int, PutMessageStatus]] = []
     server = Mock(spec=HaServer)
     server.in_sync_count.return_value = 1
-    server.acknowledged_by.return_value = 0
     server.acknowledged_by_count.return_value = 0
 
     async def run() -> None:

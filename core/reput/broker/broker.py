@@ -48,7 +48,9 @@ from reput.broker.state.quotas import parse_quotas
 from reput.broker.state.rebalance_locks import RebalanceLocks
 from reput.consume.pull.arrival_service import CONSUME_QUEUE
 from reput.embedded.store_engine import StoreEngine
-from reput.errors import ConfigError
+from reput.errors import ConfigError, RequestRefused
+from reput.in_thread import in_thread
+from reput.lease.held_lease import HeldLease
 from reput.namesrv.name_server import NameServer, Process
 from reput.namesrv.route_info_manager import (
     LEGAL_NAME,
@@ -60,11 +62,13 @@ from reput.namesrv.route_info_manager import (
 from reput.remoting.connection import Connection
 from reput.remoting.peer_credentials import peer_uid
 from reput.remoting.remoting_command import RemotingCommand
-from reput.remoting.remoting_server import CONNECTIONS_MAX, Processor, RemotingServer, unsupported
+from reput.remoting.remoting_server import CONNECTIONS_MAX, Guard, Processor, RemotingServer, unsupported
 from reput.remoting.request_code import RequestCode
+from reput.remoting.response_code import ResponseCode
 from reput.remoting.turn import Turn
 from reput.replication.ha_connection import Protection
 from reput.replication.ha_server import HaServer
+from reput.replication.in_sync_set import InSyncSet
 from reput.settings import Settings
 from reput.store.config.topic_config_manager import TopicConfig
 
@@ -90,6 +94,7 @@ class Broker:
         ha_server: HaServer | None = None,
         ha_address: str | None = None,
         ha_allows_unsigned: bool = False,
+        lease: HeldLease | None = None,
     ) -> None:
         """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
@@ -101,6 +106,7 @@ class Broker:
             hooks: modules or objects with hooks of `reput_hooks`, in addition to the setting broker_hooks.
             ha_server, ha_address: serves the followers of the log, and where they reach it; None: there is none.
             ha_allows_unsigned: with accounts, also followers without one may copy the log.
+            lease: by which this broker is the master; without it, it answers nothing. None: a person decides.
 
         Raises:
             ConfigError: the certificate, the file of accounts, a hook or a name cannot be used.
@@ -117,8 +123,13 @@ class Broker:
         self.ha_server = ha_server
         self.ha_address = ha_address
         self.replicas = None
+        self.lease = lease
+        self.in_sync = None
+        if lease is not None:
+            assert ha_server is not None
+            self.in_sync = InSyncSet(lease, ha_server, engine, self.settings)
         if self.settings.broker_role == "SYNC_MASTER":
-            self.replicas = SyncReplicas(ha_server, self.settings)
+            self.replicas = SyncReplicas(ha_server, self.settings, self.in_sync)
         self.puts = PendingPuts(engine, turn, self.replicas)
         self.clients = ConnectedClients(
             services.consumer_manager,
@@ -140,7 +151,7 @@ class Broker:
         self.name_server = NameServer(self.routes)
         self.embeds_name_server = embeds_name_server
         self.registration = NameServerRegistration(
-            name_servers, address, ha_address, self.settings, services.managers.topics
+            name_servers, address, ha_address, self.settings, services.managers.topics, self.is_current
         )
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
@@ -149,7 +160,7 @@ class Broker:
         self.send_backs = SendBackProcessor(engine, self.access)
         if ha_server is not None:
             check = None if self.access is None else self.access.check_follower
-            ha_server.protection = Protection(self.tls, check, ha_allows_unsigned)
+            ha_server.protection = Protection(self.tls, check, ha_allows_unsigned, self.held_epoch)
         hooks = [*hooks, *installed_hooks(filter(None, self.settings.broker_hooks.split(",")))]
         processors = self.processors()
         # Without quotas nothing stands between a request and its processor.
@@ -163,7 +174,7 @@ class Broker:
             BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
             turn=turn,
-            guard=None if self.access is None else self.access.check,
+            guard=self.guard(),
             tls=self.tls,
             connections_max=connections_max,
             admit=None if self.gate is None else self.gate.admit,
@@ -230,12 +241,42 @@ class Broker:
         }
 
     async def start(self) -> None:
-        """Register with the name servers elsewhere."""
+        """Register with the name servers elsewhere, and begin to look after the in-sync set."""
+        if self.in_sync is not None:
+            self.in_sync.start()
         await self.registration.start()
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
         await self.server.listen(listener)
+
+    # The lease.
+
+    def is_current(self) -> bool:
+        """Tell whether no other broker can have become the master in this one's place."""
+        return self.lease is None or self.lease.holds()
+
+    def held_epoch(self) -> int | None:
+        """Return the epoch of the lease, None if there is none, or it is lost. Any thread may call."""
+        return self.lease.epoch if self.lease is not None and self.lease.holds() else None
+
+    def guard(self) -> Guard | None:
+        """Return what refuses requests before their processor."""
+        check = None if self.access is None else self.access.check
+        if self.lease is None:
+            return check
+
+        def refuse(connection: Connection, request: RemotingCommand) -> None:
+            if not self.is_current():
+                raise RequestRefused(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    "this broker is not the master any more: its lease has ended",
+                    "Ask the name server for the next master.",
+                )
+            if check is not None:
+                check(connection, request)
+
+        return refuse
 
     # Clients.
 
@@ -310,9 +351,18 @@ class Broker:
         await self.puts.settled()
         await self.server.settled()
 
+    async def leave(self) -> None:
+        """Stop as a broker whose place another takes, or which takes another place: nothing waits, none unregisters."""
+        self.sends.is_draining = True
+        await self.server.stop_listening()
+        if self.replicas is not None:
+            self.replicas.end()
+
     async def close(self) -> None:
         """Stop accepting, answer the requests under way, and end all connections. The store stays open."""
         self.timer.cancel()
+        if self.in_sync is not None:
+            await in_thread(self.in_sync.stop)
         if self.access is not None:
             self.access.close()
         self.name_server.close()

@@ -25,7 +25,7 @@ import msgspec
 from reput import errors
 from reput.broker.beside import Beside
 from reput.broker.broker_process import MAIN, give, start_process
-from reput.broker.serve_options import Failed, Ready, ServeOptions
+from reput.broker.serve_options import ROLE_ENDED, Failed, Ready, ServeOptions
 from reput.errors import BrokerError, ReputError
 from reput.process.system.command import role_command
 
@@ -125,7 +125,10 @@ class Keeper:
             if error is not None and (not self.was_ready or self.failures >= FAILURES_MAX):
                 raise error
             served = time.monotonic() - ready if error is None else 0.0
-            logger.error("the broker has ended and is started again: exit_code=%d served_s=%.1f", code, served)
+            if code == ROLE_ENDED:
+                logger.info("the broker is started again for another role: served_s=%.1f", served)
+            else:
+                logger.error("the broker has ended and is started again: exit_code=%d served_s=%.1f", code, served)
             if served > SERVED_S:
                 self.pause = PAUSE_MIN_S
             else:

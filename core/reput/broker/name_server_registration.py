@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -49,11 +49,16 @@ class NameServerRegistration:
         ha_address: str | None,
         settings: Settings,
         topics: TopicConfigManager,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
-        """*addresses*: of the name servers; *address*: of this broker; *ha_address*: where slaves copy its log."""
+        """*addresses*: of the name servers; *address*: of this broker; *ha_address*: where slaves copy its log.
+
+        *is_current*: tells whether the broker still is what it registers as: another may have its place.
+        """
         self.addresses = addresses
         self.settings = settings
         self.topics = topics
+        self.is_current = is_current
         self.fields = {
             "brokerAddr": address,
             "brokerId": str(settings.broker_id),
@@ -90,6 +95,8 @@ class NameServerRegistration:
 
     async def register(self, timeout: float) -> None:
         """Register once at all name servers."""
+        if not self.is_current():
+            return
         body = self.body()
         fields = {
             **self.fields,
@@ -133,6 +140,10 @@ class NameServerRegistration:
         """Unregister, so that clients go to other brokers, and end the connections."""
         if self.task is not None:
             self.task.cancel()
+        if not self.is_current():
+            # RocketMQ 4's name server would drop whatever broker has this name and id now.
+            await self.client.close()
+            return
         await asyncio.gather(
             *(
                 self.tell(address, RemotingCommand(RequestCode.UNREGISTER_BROKER, self.fields), FIRST_TIMEOUT_S)

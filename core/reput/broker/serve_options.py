@@ -6,7 +6,10 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Failed", "Ready", "ServeOptions"]
+__all__ = ["ROLE_ENDED", "Failed", "Ready", "ServeOptions"]
+
+# The exit code of a broker whose lease was lost, or which may take it: the next one has another role.
+ROLE_ENDED = 75
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +30,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         ha_allows_unsigned: with accounts, followers without one may copy the log, too, such as RocketMQ's slaves.
         follow: the master whose log the store copies, as its HA port or the name of its broker; None: it follows none.
         follow_name_server, follow_broker: where to find it.
+        lease: decides whether this node is the master, or which master it follows; None: *follow* does.
+        discard: of a node of a lease: cut off, and keep, what the master lacks.
     """
 
     store: str
@@ -48,6 +53,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     follow: str | None = None
     follow_name_server: str | None = None
     follow_broker: str | None = None
+    lease: str | None = None
+    discard: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

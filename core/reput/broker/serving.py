@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reput.broker.serve_options import Failed, Ready, ServeOptions
+from reput.broker.serve_options import ROLE_ENDED, Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.in_thread import in_thread
@@ -37,6 +37,8 @@ from reput.store.state.recorded_settings import load_store_settings
 if TYPE_CHECKING:
     from reput.broker.broker import Broker
     from reput.metrics.metrics_listener import MetricsListener
+    from reput.replication.lease_role import LeaseRole
+    from reput.settings import Settings
 
 __all__ = ["serve"]
 
@@ -57,14 +59,19 @@ def serve(options: ServeOptions, report: int) -> int:
     # Opening the store waits for the supervisor's process; the broker's modules are loaded meanwhile.
     loading = threading.Thread(target=import_module, args=(BROKER_MODULE,), name="reput-loading")
     loading.start()
+    role: LeaseRole | None = None
     try:
-        engine = open_engine(directory, options)
+        if options.lease is None:
+            engine = open_engine(directory, options)
+        else:
+            role = open_role(directory, options)
+            engine = role.engine
     except ReputError as error:
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
     loading.join()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(serve_engine(engine, options, report))
+        return runner.run(serve_engine(engine, options, report, role))
 
 
 def connections_max() -> int:
@@ -108,20 +115,76 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
             lock_timeout=options.lock_timeout,
             **options.given,
         )
-    read = partial(load_store_settings, directory, config, options.assignments, **options.given)
-    loaded = read()
-    configuration = Configuration(loaded.settings, lambda: read().settings)
-    return StoreEngine(directory, loaded.settings, "processes", configuration, lock_timeout=options.lock_timeout)
+    return open_master(directory, options)
 
 
-async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) -> int:
-    """Serve an open store until SIGTERM, and close it."""
+def open_master(directory: Path, options: ServeOptions, **given: Any) -> StoreEngine:
+    """Return the open store, which follows no master. *given*: settings in place of those of *options*.
+
+    Raises:
+        ReputError: the store cannot be opened.
+    """
+    read = partial(load_settings, directory, options, **given)
+    settings = read()
+    return StoreEngine(
+        directory, settings, "processes", Configuration(settings, read), lock_timeout=options.lock_timeout
+    )
+
+
+def load_settings(directory: Path, options: ServeOptions, **given: Any) -> Settings:
+    """Return the settings of the store.
+
+    Raises:
+        ReputError: they cannot be read.
+    """
+    config = None if options.config is None else Path(options.config)
+    return load_store_settings(directory, config, options.assignments, **{**options.given, **given}).settings
+
+
+def open_role(directory: Path, options: ServeOptions) -> LeaseRole:
+    """Return the store, open in the role that its lease gives to it.
+
+    Raises:
+        ReputError: the store cannot be opened.
+    """
+    from reput.access.credentials import credentials_of_environment
+    from reput.lease.etcd_agreement import open_agreement
+    from reput.replication.lease_role import RoleOpener
+
+    assert options.lease is not None
+    assert options.ha is not None
+    load = partial(load_settings, directory, options)
+    return RoleOpener(
+        directory,
+        open_agreement(options.lease, load().lease_time / 1000),
+        options.broker,
+        options.ha,
+        load=load,
+        open_master=partial(open_master, directory, options),
+        config=None if options.config is None else Path(options.config),
+        assignments=options.assignments,
+        given=options.given,
+        credentials=credentials_of_environment(),
+        discard=options.discard,
+        lock_timeout=options.lock_timeout,
+    ).open(waits=not options.announces)
+
+
+async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int, role: LeaseRole | None = None) -> int:
+    """Serve an open store until SIGTERM, or until its role ends, and close it; return the exit code."""
     from reput.broker.broker import Broker
     from reput.replication.ha_server import HaServer
 
     loop = asyncio.get_running_loop()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
+    has_role = True
+
+    def end_role() -> None:
+        nonlocal has_role
+        has_role = False
+        loop.call_soon_threadsafe(stop.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     listeners = [socket.socket(fileno=descriptor) for descriptor in options.listeners]
@@ -137,8 +200,11 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
             ha_server=ha_server,
             ha_address=options.ha,
             ha_allows_unsigned=options.ha_allows_unsigned,
+            lease=None if role is None else role.held,
         )
     except ReputError as error:
+        if role is not None:
+            role.end()
         await in_thread(engine.close)
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
@@ -162,19 +228,24 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int) 
     if options.announces:
         # Printing blocks while stdout is a full pipe that no program reads; clients are served meanwhile.
         threading.Thread(target=announce, args=(options,), name="reput-ready", daemon=True).start()
+    if role is not None:
+        role.begin(end_role, discard=options.discard)
     await stop.wait()
-    logger.info("the broker is stopping: store=%s", engine.directory)
-    await broker.drain()
+    logger.info("the broker is stopping: store=%s has_role=%s", engine.directory, has_role)
+    await (broker.drain() if has_role else broker.leave())
     await broker.close()
     if ha_server is not None:
         # Behind the last answer: a producer may have waited for a follower.
         await in_thread(ha_server.stop)
+    if role is not None:
+        # Behind the last answer: the next master begins now.
+        await in_thread(role.end)
     if metrics is not None:
         await in_thread(metrics.close)
     with contextlib.suppress(OSError):
         remove_broker_place(engine.directory)
     await in_thread(engine.close)
-    return 0
+    return 0 if has_role else ROLE_ENDED
 
 
 def begin_metrics(listener: socket.socket, broker: Broker) -> MetricsListener:

@@ -19,6 +19,7 @@ from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, FollowError, NotAStore
 from reput.remoting.remoting_client import parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
+from reput.replication.ha_protocol import EPOCH
 from reput.replication.master_requests import HA_PORT_DISTANCE, MasterDescription, MasterRequests, find_master
 from reput.replication.master_stream import MasterStream
 from reput.store.disk.file_name import file_name
@@ -29,7 +30,7 @@ from reput.store.state.followed_master import FollowedMaster, read_followed_mast
 from reput.store.state.identity import is_store, is_unfinished, read_identity
 from reput.store.state.store_lock import StoreLock
 
-__all__ = ["Beginning", "MasterAddress", "PreparedCopy", "prepare_copy"]
+__all__ = ["Beginning", "MasterAddress", "PreparedCopy", "agreed_epoch", "prepare_copy", "require_epoch"]
 
 Beginning = Literal["earliest", "latest"] | int
 
@@ -47,12 +48,14 @@ class MasterAddress(msgspec.Struct, frozen=True):
         name_server: ``host:port``.
         broker: ``host:port`` where it answers requests; None: one port below the HA port.
         credentials: for the master, and for the name server.
+        epoch: of the master that the nodes of a lease have agreed on; None: a person names the master.
     """
 
     master: str
     name_server: str | None = None
     broker: str | None = None
     credentials: Credentials = NO_CREDENTIALS
+    epoch: int | None = None
 
     def found(self) -> tuple[str, str | None]:
         """Return the address for requests, and that of the HA port if it is known.
@@ -102,10 +105,13 @@ def prepare_copy(
     try:
         requests_address, ha_address = address.found()
         master = MasterRequests(requests_address, address.credentials).describe_when_started()
+        require_epoch(master, address.epoch, requests_address)
     except BrokerError:
         if known is None or discard or not is_store(directory):
             raise
         # It is read while the master is away, and goes on when the master is back.
+        if ha_address is not None:
+            known = msgspec.structs.replace(known, ha_address=ha_address, address=requests_address)
         return PreparedCopy(known, {})
     if ha_address is None:
         ha_address = joined(parse_address(requests_address)[0], master.ha_port)
@@ -123,7 +129,7 @@ def prepare_copy(
                 "Follow this broker into a store of its own.",
             )
     if is_store(directory):
-        discarded = settle_difference(directory, followed, master, known, discard, address.credentials)
+        discarded = settle_difference(directory, followed, master, known, discard, address)
         if discarded is not None or known != followed:
             record_master(directory, followed, known, files)
         return PreparedCopy(followed, given, discarded)
@@ -144,6 +150,24 @@ def prepare_copy(
     files.force_directory(directory)
     given["mapped_file_size_commit_log"] = master.segment_size
     return PreparedCopy(followed, given)
+
+
+def require_epoch(master: MasterDescription, epoch: int | None, address: str) -> None:
+    """Refuse a broker that is not the master of the epoch that nodes have agreed on.
+
+    Raises:
+        BrokerError: it is not, or not yet.
+    """
+    if epoch is not None and master.epoch != epoch:
+        raise BrokerError(
+            f"another epoch's broker answers there: epoch={master.epoch} agreed={epoch} address={address}",
+            "Wait: the nodes agree on the next master.",
+        )
+
+
+def agreed_epoch(epoch: int | None) -> dict[str, str]:
+    """Return the fields of a request for the log that name the agreed epoch."""
+    return {} if epoch is None else {EPOCH: str(epoch)}
 
 
 def record_master(directory: Path, followed: FollowedMaster, known: FollowedMaster | None, files: Files) -> None:
@@ -191,7 +215,7 @@ def settle_difference(
     master: MasterDescription,
     known: FollowedMaster | None,
     discard: bool,
-    credentials: Credentials,
+    address: MasterAddress,
 ) -> CutPlan | None:
     """Refuse a store whose log is not the beginning of the master's; with *discard*, cut it there. Return the cut.
 
@@ -211,7 +235,7 @@ def settle_difference(
         )
     lock = StoreLock(directory)
     try:
-        plan = difference(directory, segments, followed, master, credentials)
+        plan = difference(directory, segments, followed, master, address)
     finally:
         lock.close()
     if plan is None:
@@ -236,7 +260,7 @@ def difference(
     segments: Segments,
     followed: FollowedMaster,
     master: MasterDescription,
-    credentials: Credentials = NO_CREDENTIALS,
+    address: MasterAddress,
 ) -> CutPlan | None:
     """Return what of our log is not the master's, None if it is the beginning of the master's.
 
@@ -257,7 +281,14 @@ def difference(
 
     def open_stream(at: int) -> MasterStream:
         is_reput = master.epoch is not None
-        return MasterStream(followed.ha_address, at, segments.segment_size, is_reput=is_reput, credentials=credentials)
+        return MasterStream(
+            followed.ha_address,
+            at,
+            segments.segment_size,
+            is_reput=is_reput,
+            credentials=address.credentials,
+            agreed=agreed_epoch(address.epoch),
+        )
 
     parting = find_parting(open_stream, read_log, begin, end)
     if parting >= own_end:

@@ -13,7 +13,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -23,6 +23,8 @@ from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError,
 from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
 from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
+from reput.replication.copy_preparation import agreed_epoch, require_epoch
+from reput.replication.ha_protocol import END, MEMBER
 from reput.replication.master_requests import MasterDescription, MasterRequests
 from reput.replication.master_stream import MasterStream
 from reput.store.following_store import FollowingMessageStore
@@ -79,13 +81,18 @@ class Follower:
         writer: FollowingMessageStore,
         on_connected: Callable[[MasterDescription], None],
         credentials: Credentials = NO_CREDENTIALS,
+        epoch: int | None = None,
     ) -> None:
-        """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one."""
+        """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one.
+
+        *epoch*: of the master that the nodes of a lease have agreed on; None: a person has named the master.
+        """
         self.writer = writer
         self.master: FollowedMaster = writer.master
         self.on_connected = on_connected
         self.requests = MasterRequests(self.master.address, credentials)
         self.credentials = credentials
+        self.epoch = epoch
         # Whether the master has called itself a reput.
         self.is_reput = False
         self.state = FollowState.CONNECTING
@@ -215,6 +222,7 @@ class Follower:
         """
         master = self.requests.describe()
         self.master_end = master.offset_end
+        require_epoch(master, self.epoch, self.master.address)
         self.check_identity(master)
         writer = self.writer
         own_end = writer.appended
@@ -227,7 +235,10 @@ class Follower:
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         records = CopiedRecords(own_end, writer.segment_size, master.record_size_max)
-        with self.open_stream(asked, writer.settings.ha_compression) as stream:
+        agreed = agreed_epoch(self.epoch)
+        if self.epoch is not None:
+            agreed |= {MEMBER: writer.store_id, END: str(own_end)}
+        with self.open_stream(asked, writer.settings.ha_compression, agreed) as stream:
             self.stream = stream
             self.connections += 1
             overlap = self.read_log(asked, own_end) if own_end > asked else b""
@@ -237,8 +248,12 @@ class Follower:
             self.on_connected(master)
             self.copy(stream, records, overlap, asked)
 
-    def open_stream(self, begin: int, compression: str = NO_COMPRESSION) -> MasterStream:
+    def open_stream(
+        self, begin: int, compression: str = NO_COMPRESSION, agreed: Mapping[str, str] | None = None
+    ) -> MasterStream:
         """Return a new connection that asks for the log from *begin* on.
+
+        *agreed*: see `MasterStream`; None: it only compares.
 
         Raises:
             BrokerError: the master cannot be reached, or refuses.
@@ -250,6 +265,7 @@ class Follower:
             is_reput=self.is_reput,
             credentials=self.credentials,
             compression=compression,
+            agreed=agreed_epoch(self.epoch) if agreed is None else agreed,
         )
 
     def copy(self, stream: MasterStream, records: CopiedRecords, overlap: bytes, asked: int) -> None:

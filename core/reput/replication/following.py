@@ -172,16 +172,18 @@ def open_slave(
     config: Path | None,
     assignments: Sequence[str],
     lock_timeout: float | None,
+    discard: bool = False,
     **given: Any,
 ) -> FollowingEngine:
     """Open a copy for a broker that answers clients while its master is away.
 
     It has the names of the master's broker, and the id 1 unless the settings name another that no master has.
+    *discard*: as of `follow`.
 
     Errors as of `follow`.
     """
     with tell_store_error(f"the store cannot be opened: store={directory}"):
-        prepared = prepare_copy(directory, address)
+        prepared = prepare_copy(directory, address, discard=discard)
         names = {
             "broker_name": prepared.master.broker_name,
             "broker_cluster_name": prepared.master.cluster_name,
@@ -199,4 +201,5 @@ def open_slave(
             configuration=configuration,
             lock_timeout=lock_timeout,
             credentials=address.credentials,
+            epoch=address.epoch,
         )

@@ -42,12 +42,13 @@ class FollowingEngine(StoreEngine):
         configuration: Configuration | None = None,
         lock_timeout: float | None = 0.0,
         credentials: Credentials = NO_CREDENTIALS,
+        epoch: int | None = None,
     ) -> None:
-        """Open the store, which `prepare_copy` has prepared, and begin to follow."""
+        """Open the store, which `prepare_copy` has prepared, and begin to follow; *epoch*: as of `Follower`."""
         self.master = master
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
-        self.follower = Follower(self.writer, self.connected, credentials)
+        self.follower = Follower(self.writer, self.connected, credentials, epoch)
         self.master_configuration = MasterConfiguration(self, self.follower.requests)
         self.master_configuration.start()
         self.follower.start()

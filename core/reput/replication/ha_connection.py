@@ -20,7 +20,16 @@ from reput.remoting.response_code import ResponseCode
 from reput.remoting.tls import HANDSHAKE_BYTE, ServerTls
 from reput.replication.compression import NO_COMPRESSION, ZSTD, Compress, compressor
 from reput.replication.encrypted_socket import EncryptedSocket
-from reput.replication.ha_protocol import CHECKED_FRAME_HEADER, COMPRESSION, FRAME_HEADER, OFFSET, ReportReader
+from reput.replication.ha_protocol import (
+    CHECKED_FRAME_HEADER,
+    COMPRESSION,
+    END,
+    EPOCH,
+    FRAME_HEADER,
+    MEMBER,
+    OFFSET,
+    ReportReader,
+)
 from reput.store.log.segments import SegmentFile, Segments
 
 __all__ = ["ConnectionEnds", "HaConnection", "Protection"]
@@ -36,6 +45,11 @@ COMPRESSED_SIZE_MIN, COMPRESSED_SHARE_MAX = 512, 0.9
 CheckFollower = Callable[[RemotingCommand, str], None]
 
 
+def no_epoch() -> int | None:
+    """Return None: the broker holds no lease."""
+    return None
+
+
 class Protection(msgspec.Struct, frozen=True):
     """Who may follow.
 
@@ -43,11 +57,13 @@ class Protection(msgspec.Struct, frozen=True):
         tls: the broker's encryption; None: no connection is encrypted.
         check: refuses a request that its account may not make, as the broker does; None: there are no accounts.
         allows_unsigned: followers without an account may follow all the same, as RocketMQ's slaves have none.
+        epoch: returns that of the lease by which this broker is the master; None: it holds none.
     """
 
     tls: ServerTls | None = None
     check: CheckFollower | None = None
     allows_unsigned: bool = True
+    epoch: Callable[[], int | None] = no_epoch
 
 
 class ConnectionEnds(Exception):
@@ -68,6 +84,8 @@ class HaConnection:
     Attributes:
         sent: commit-log offset of the next byte for the follower.
         acknowledged: what it has reported last, never beyond the log's end; None: nothing yet.
+        member: what it calls itself, as a node of a lease; None: it is none, and never counts as in sync.
+        is_compared: its log was found to be the beginning of this one up to what it reports.
         is_blocked: its socket is full.
     """
 
@@ -95,6 +113,8 @@ class HaConnection:
         self.file: SegmentFile | None = None
         self.sent = 0
         self.acknowledged: int | None = None
+        self.member: str | None = None
+        self.is_compared = False
         self.is_blocked = False
         # What the frame under way still needs.
         self.header = b""
@@ -143,6 +163,8 @@ class HaConnection:
         if reported < self.acknowledged:
             # It began with an overlap, or is confused; neither takes an acknowledgement back.
             return False
+        # A follower reports more than it has asked for only once it has compared that.
+        self.is_compared = self.is_compared or reported > self.acknowledged
         self.acknowledged = reported
         return True
 
@@ -177,6 +199,7 @@ class HaConnection:
             if self.protection.check is not None:
                 self.protection.check(request, self.address.rpartition(":")[0].strip("[]"))
             asked = whole(request.ext_fields, OFFSET, is_long=True)
+            self.take_agreed(request, asked)
         except RequestRefused as error:
             answer = RemotingCommand(error.response_code, remark=str(error)).response_to(request)
             with contextlib.suppress(OSError):
@@ -194,6 +217,24 @@ class HaConnection:
         answer = RemotingCommand(ResponseCode.SUCCESS, {COMPRESSION: chosen}).response_to(request)
         # Before the first frame.
         self.header = b"".join(encode_frame(answer))
+
+    def take_agreed(self, request: RemotingCommand, asked: int) -> None:
+        """Take what a node of a lease says of itself.
+
+        Raises:
+            RequestRefused: SYSTEM_ERROR; it looks for the master of another epoch.
+        """
+        fields = request.ext_fields
+        epoch = self.protection.epoch()
+        if EPOCH in fields and whole(fields, EPOCH, is_long=True) != epoch:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is not the master of that epoch: asked={fields[EPOCH]} epoch={epoch}",
+            )
+        if EPOCH in fields and MEMBER in fields:
+            self.member = fields[MEMBER]
+            # There is nothing to compare.
+            self.is_compared = whole(fields, END, is_long=True) <= asked
 
     def begin(self, asked: int) -> None:
         """Begin at *asked*; 0 means the whole log.

@@ -107,14 +107,20 @@ class HaServer:
             if connection.acknowledged is not None
         ]
 
-    def acknowledged_by(self, end: int) -> int:
-        """Return how many followers have the log up to *end*."""
-        return sum((row.acknowledged or 0) >= end for row in self.followers())
-
     def acknowledged_by_count(self, count: int) -> int:
         """Return the commit-log offset up to which at least *count* followers have the log; -1: there are fewer."""
         ends = sorted((row.acknowledged or 0 for row in self.followers()), reverse=True)
         return ends[count - 1] if len(ends) >= count else -1
+
+    def member_ends(self) -> dict[str, int]:
+        """Return up to where each connected node of the lease has the log, by its name."""
+        with self.guard:
+            connections = list(self.connections.values())
+        ends: dict[str, int] = {}
+        for connection in connections:
+            if connection.member is not None and connection.is_compared and connection.acknowledged is not None:
+                ends[connection.member] = max(connection.acknowledged, ends.get(connection.member, 0))
+        return ends
 
     def in_sync_count(self) -> int:
         """Return how many followers are not further behind than ``ha_slave_fallbehind_max``."""

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
@@ -38,6 +38,7 @@ SOCKET_BUFFER_SIZE = 4 << 20
 # RocketMQ's times: it drops a follower that says nothing for 20 s, and a follower drops a silent master.
 REPORT_INTERVAL_S = 4.0
 SILENCE_MAX_S = 20.0
+NOTHING_AGREED: Mapping[str, str] = {}
 ACCOUNT_ADVICE = "Set REPUT_ACCESS_KEY and REPUT_SECRET_KEY to an administrator's account of the master, and REPUT_TLS."
 
 
@@ -53,6 +54,7 @@ class MasterStream:
         is_reput: bool = False,
         credentials: Credentials = NO_CREDENTIALS,
         compression: str = NO_COMPRESSION,
+        agreed: Mapping[str, str] = NOTHING_AGREED,
     ) -> None:
         """Connect and send the first report, alone, as a master takes the last of those that come together.
 
@@ -60,6 +62,7 @@ class MasterStream:
             begin: commit-log offset of the first byte wanted; not 0, by which RocketMQ means its last segment.
             is_reput: the master has called itself a reput, so its frames shall carry CRCs.
             compression: asked for, of a reput.
+            agreed: fields of the request to a reput by which a node of a lease names epoch and itself.
 
         Raises:
             BrokerError: the master cannot be reached, or refuses.
@@ -86,7 +89,7 @@ class MasterStream:
                 self.socket.settimeout(CONNECT_TIMEOUT_S)
             decompress = None
             if is_reput:
-                decompress = self.introduce(begin, compression)
+                decompress = self.introduce(begin, compression, agreed)
             else:
                 self.socket.send(REPORT.pack(begin))
         except OSError as error:
@@ -105,7 +108,7 @@ class MasterStream:
     def __exit__(self, *error: object) -> None:
         self.socket.close()
 
-    def introduce(self, begin: int, compression: str) -> Decompress | None:
+    def introduce(self, begin: int, compression: str, agreed: Mapping[str, str]) -> Decompress | None:
         """Ask a reput for its log; return what its frames are decompressed with, None if they are not compressed.
 
         Raises:
@@ -113,7 +116,7 @@ class MasterStream:
             ConfigError: the library for the compression is missing.
         """
         decompress = decompressor() if compression == ZSTD else None
-        request = RemotingCommand(RequestCode.REPUT_FOLLOW, {OFFSET: str(begin), COMPRESSION: compression})
+        request = RemotingCommand(RequestCode.REPUT_FOLLOW, {OFFSET: str(begin), COMPRESSION: compression, **agreed})
         if self.credentials.sign is not None:
             self.credentials.sign(request)
         # The socket of a new connection takes it whole.

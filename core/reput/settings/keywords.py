@@ -119,6 +119,7 @@ class SettingKeywords(TypedDict, total=False):
     auth_file: str
     broker_quotas: str
     broker_hooks: str
+    lease_time: int
     index_tags: bool
     ha_compression: Literal["none", "zstd"]
     ring_size: int

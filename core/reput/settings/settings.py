@@ -174,6 +174,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broker_quotas: str = ""  # rules separated by ;, such as: topic=orders messages=1000 bytes=10M
     broker_hooks: str = ""  # names of installed hooks, separated by commas
 
+    # reput's own: fail-over.
+    lease_time: Annotated[int, Meta(ge=1_000, le=INT_MAX)] = 10_000  # of a master's lease; etcd counts whole seconds
+
     # reput's own: the dispatchers.
     index_tags: bool = False  # index messages by tags, too, as RocketMQ does from 5.4.0 on
     ha_compression: Literal["none", "zstd"] = "none"  # of what a reput sends to this follower

@@ -78,9 +78,3 @@ class FollowingMessageStore(MessageStore):
     def append_copied(self, columns: RecordColumns, blank: bytes) -> int:
         """As `FollowingAppender.append_copied`."""
         return self.copier.append_copied(columns, blank)
-
-    def begin_epoch(self) -> int:
-        """Begin a new history at the log's end, and return its number. `close` writes it."""
-        epochs = self.durability.epochs.begin(self.appended, self.clock.now_ms())
-        self.durability.epochs = epochs
-        return epochs.epoch

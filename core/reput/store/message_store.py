@@ -327,6 +327,12 @@ class MessageStore:
         # If nothing is kept back before it, no later release would publish it.
         self.durability.publish_committed()
 
+    def begin_epoch(self, number: int | None = None) -> int:
+        """Begin a new history at the log's end, and return its number; `close` writes it. *number*: see `Epochs`."""
+        epochs = self.durability.epochs.begin(self.appended, self.clock.now_ms(), number=number)
+        self.durability.epochs = epochs
+        return epochs.epoch
+
     # Closing.
 
     def stop_puts(self) -> None:

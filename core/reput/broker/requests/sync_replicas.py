@@ -5,7 +5,7 @@
            ── not within slave_timeout ───▶ FLUSH_SLAVE_TIMEOUT
 
 The message is stored in each case. A follower counts by its own reports, as long as its connection lasts; a reput
-reports only what its disk has.
+reports only what its disk has. A master with a lease waits for a set of followers instead of a number, see `InSyncSet`.
 
 Source: RocketMQ store 4.9, CommitLog.submitReplicaRequest and HAService.isSlaveOK; store 5, GroupTransferService.
 """
@@ -20,6 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from reput.replication.ha_server import HaServer
+from reput.replication.in_sync_set import InSyncSet
 from reput.settings import Settings
 from reput.store.record.message import PutMessageStatus
 
@@ -45,9 +46,11 @@ def end_of(put: WaitingPut) -> int:
 class SyncReplicas:
     """Used in the thread of the broker's loop only, but for `wait_in_thread`."""
 
-    def __init__(self, ha_server: HaServer | None, settings: Settings) -> None:
-        """*ha_server*: None: there is no HA port, so no follower either."""
+    def __init__(self, ha_server: HaServer | None, settings: Settings, in_sync: InSyncSet | None = None) -> None:
+        """*ha_server*: None: there is no HA port, so no follower either; *in_sync*: of a master with a lease."""
         self.ha_server = ha_server
+        self.in_sync = in_sync
+        self.has_ended = False
         self.loop = asyncio.get_running_loop()
         # The master itself is one of them. SYNC_MASTER means at least one more.
         self.needed = max(settings.in_sync_replicas, 2) - 1
@@ -58,14 +61,15 @@ class SyncReplicas:
         self.is_told = False
         if ha_server is not None:
             ha_server.on_acknowledged = self.tell
+        if in_sync is not None:
+            in_sync.on_change = self.tell
 
     def wait(self, end: int, done: Callable[[PutMessageStatus], None]) -> None:
         """Call *done* once enough followers have the log up to *end*, or it is known that they do not."""
-        server = self.ha_server
-        if server is None or server.in_sync_count() < self.needed:
+        if self.has_ended or not self.is_available():
             done(PutMessageStatus.SLAVE_NOT_AVAILABLE)
             return
-        if server.acknowledged_by(end) >= self.needed:
+        if self.arrived() >= end:
             done(PutMessageStatus.PUT_OK)
             return
         insort(self.waiting, WaitingPut(end, self.loop.time() + self.timeout, done), key=end_of)
@@ -73,6 +77,19 @@ class SyncReplicas:
             self.timer = self.loop.call_later(self.timeout + TIMER_SLACK_S, self.expire)
         # A report after the look above, and before the message waited, has woken no one.
         self.settle()
+
+    def is_available(self) -> bool:
+        """Tell whether enough followers keep up, so that it is worth to wait."""
+        if self.in_sync is not None:
+            return self.in_sync.is_available()
+        return self.ha_server is not None and self.ha_server.in_sync_count() >= self.needed
+
+    def arrived(self) -> int:
+        """Return up to where enough followers have the log; -1: there are too few."""
+        if self.in_sync is not None:
+            return self.in_sync.arrived()
+        assert self.ha_server is not None
+        return self.ha_server.acknowledged_by_count(self.needed)
 
     def wait_in_thread(self, end: int) -> PutMessageStatus:
         """Return the outcome for a message that ends at *end*. Called in other threads than the loop's."""
@@ -96,10 +113,7 @@ class SyncReplicas:
     def settle(self) -> None:
         """Answer those whose messages have arrived."""
         self.is_told = False
-        server = self.ha_server
-        assert server is not None
-        arrived = server.acknowledged_by_count(self.needed)
-        count = bisect_right(self.waiting, arrived, key=end_of)
+        count = bisect_right(self.waiting, self.arrived(), key=end_of)
         settled = self.waiting[:count]
         del self.waiting[:count]
         for put in settled:
@@ -117,6 +131,13 @@ class SyncReplicas:
         if self.waiting and self.timer is None:
             wait = min(put.deadline for put in self.waiting) - now
             self.timer = self.loop.call_later(wait + TIMER_SLACK_S, self.expire)
+
+    def end(self) -> None:
+        """Answer all that wait, and all that come: nothing is confirmed any more."""
+        self.has_ended = True
+        waiting, self.waiting = self.waiting, []
+        for put in waiting:
+            put.done(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
 
     async def settled(self) -> None:
         """Return once nobody waits any more."""

@@ -82,6 +82,20 @@ def serve(
         str | None,
         typer.Option("--follow-broker", metavar="H:P", help="Where the master answers. [one port below the HA port]"),
     ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease",
+            metavar="URL",
+            help="Be one node of several, of which a lease in etcd makes one the master: etcd://HOST:PORT/NAME.",
+        ),
+    ] = None,
+    discard: Annotated[
+        bool,
+        typer.Option(
+            "--discard", help="With --lease: move records that the master lacks to reput/cut/, and follow from there."
+        ),
+    ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without authentication.")
     ] = False,
@@ -130,11 +144,15 @@ def serve(
     trusted, insecure = insecure, insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
-    if settings.broker_role == "SLAVE" and follow is None:
+    if settings.broker_role == "SLAVE" and follow is None and lease is None:
         raise ConfigError(
             "a slave follows a master, and none is named: broker_role=SLAVE",
             "Add --follow HOST:PORT with the master's HA port, or set broker_role=ASYNC_MASTER to serve it alone.",
         )
+    if lease is not None:
+        require_lease(lease, follow)
+    elif discard:
+        raise ConfigError("only a node of a lease discards: --discard", "Add --lease, or use `reput follow --discard`.")
     servers = [] if named == "none" else split_addresses(named)
     for server in servers:
         split_address("--name-server", server)
@@ -161,6 +179,11 @@ def serve(
         ha_host = host if ha_listen is None else split_address("--ha-listen", ha_listen)[0]
         ha_port = ha_listener.getsockname()[1]
         ha = address_text(advertised if ha_host == host else advertised_address(ha_host, settings.broker_ip1), ha_port)
+    if lease is not None and ha is None:
+        raise ConfigError(
+            "a node of a lease needs an HA port, where the others follow it: --ha-listen=none",
+            "Name an address with --ha-listen that the other nodes reach; without accounts, with --insecure.",
+        )
     metrics_at = None
     if metrics is not None:
         listeners.append(metrics_listener(metrics, trusted))
@@ -191,11 +214,26 @@ def serve(
         follow=follow,
         follow_name_server=follow_name_server,
         follow_broker=follow_broker,
+        lease=lease,
+        discard=discard,
         metrics=metrics_at,
         **shown,
     )
 
     become_keeper(options, listeners)
+
+
+def require_lease(lease: str, follow: str | None) -> None:
+    """Refuse options that do not go with a lease.
+
+    Raises:
+        ConfigError: they name a master, or no lease.
+    """
+    from reput.lease.etcd_agreement import open_agreement
+
+    open_agreement(lease, 1.0)
+    if follow is not None:
+        raise ConfigError(f"the lease decides which master is followed: --follow={follow}", "Leave out --follow.")
 
 
 def protection_of(tls: TlsMode | None, cert: Path | None, key: Path | None, acl: Path | None) -> list[str]:

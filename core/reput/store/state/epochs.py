@@ -110,15 +110,19 @@ class Epochs(msgspec.Struct, frozen=True):
                 "Rebuild the view: reput rebuild STORE VIEW.",
             )
 
-    def begin(self, start_offset: int, timestamp: int, *, located: bool = True) -> Epochs:
+    def begin(self, start_offset: int, timestamp: int, *, located: bool = True, number: int | None = None) -> Epochs:
         """Return the epochs with a new one that diverges at *start_offset*.
 
-        *located*: the bytes below are known to be those of the previous epoch.
+        Args:
+            located: the bytes below are known to be those of the previous epoch.
+            number: of the new epoch, above all others; None: the next one.
         """
+        number = self.epoch + 1 if number is None else number
+        assert number > self.epoch
         # An epoch that lies wholly behind the new start has no bytes left.
         return msgspec.structs.replace(
             self,
-            history=[*self.history, Epoch(self.epoch + 1, start_offset, timestamp, located)],
+            history=[*self.history, Epoch(number, start_offset, timestamp, located)],
             marks=[mark for mark in self.marks if mark.offset <= start_offset],
             clean_end=None,
         )

@@ -1,0 +1,36 @@
+"""LeaseMark: ``reput/lease``, the lease that decides whether this store is the master, and the last epoch it knew.
+
+A store with this file does not trust an engine for agreement that knows less: it has lost what was agreed on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from reput.store.disk.files import Files
+from reput.store.disk.sealed_file import read_sealed, seal
+
+__all__ = ["LEASE_MARK", "LeaseMark", "read_lease_mark"]
+
+LEASE_MARK = "lease"
+
+
+class LeaseMark(msgspec.Struct, frozen=True):
+    """The name of the lease, and the epoch of the master that the store was or followed last."""
+
+    name: str
+    epoch: int
+
+    def write(self, store_directory: Path, files: Files) -> None:
+        """Record it durably."""
+        files.replace(store_directory / "reput" / LEASE_MARK, seal(self))
+
+
+def read_lease_mark(store_directory: Path) -> LeaseMark | None:
+    """Return what was recorded, None if the store never had a lease."""
+    try:
+        return read_sealed(store_directory / "reput" / LEASE_MARK, LeaseMark)
+    except NotADirectoryError:
+        return None

@@ -1,0 +1,204 @@
+"""For tests of fail-over: etcd, and nodes that it makes masters: `reput serve --lease`, each with its keeper."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from command_line import REPUT
+from delivering import wait_until
+from interop.clients.brokers import SETTINGS, Launched, free_port
+from replication.copies import SEGMENT
+from reput.errors import BrokerError
+from reput.lease.agreement import Agreed
+from reput.lease.etcd_agreement import open_agreement
+from reput.remoting.remoting_command import RemotingCommand
+from reput.remoting.response_code import ResponseCode
+from serving import RawClient
+
+__all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Producer", "needs_etcd"]
+
+LEASE_MS = 2000
+SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+needs_etcd = pytest.mark.skipif(
+    shutil.which("etcd") is None, reason="etcd is not installed: Debian's package is etcd-server"
+)
+
+
+class Etcd:
+    """One etcd on free ports, with the data in *directory*."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port, self.peer_port = free_port(), free_port()
+        self.launch()
+
+    @property
+    def url(self) -> str:
+        """What `--lease` takes."""
+        return f"etcd://127.0.0.1:{self.port}/orders"
+
+    def launch(self) -> None:
+        """Start it, and wait until it answers."""
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self.peer_port))
+        options = {
+            "data-dir": self.directory,
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            # A lease is at least one and a half elections long.
+            "heartbeat-interval": 50,
+            "election-timeout": 500,
+        }
+        command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
+        self.launched = Launched(command, self.directory.with_suffix(".log"))
+
+        def answers() -> bool:
+            try:
+                self.read()
+            except BrokerError:
+                return False
+            return True
+
+        self.launched.wait_for(answers, "etcd")
+
+    def read(self) -> Agreed:
+        """Return what is agreed on.
+
+        Raises:
+            BrokerError: it does not answer.
+        """
+        return open_agreement(self.url, LEASE_MS / 1000).read()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.launched.process.send_signal(number)
+
+
+class LeaseNode:
+    """`reput serve --lease` on a store of small segments, always at the same address."""
+
+    def __init__(
+        self, etcd: Etcd, directory: Path, *options: str, name_server: str = "none", **settings: object
+    ) -> None:
+        self.etcd = etcd
+        self.directory = directory
+        self.log = directory.with_name(f"{directory.name}.log")
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        given = {
+            **{name: SETTINGS[name] for name in SIZES},
+            "mappedFileSizeCommitLog": SEGMENT,
+            "lease_time": LEASE_MS,
+            **settings,
+        }
+        self.command = [
+            *(str(REPUT), "serve", str(directory), "--listen", self.address, "--name-server", name_server),
+            *("--lease", etcd.url, *options),
+            *(f"--set={name}={value}" for name, value in given.items()),
+        ]
+        self.launch()
+
+    def launch(self) -> None:
+        """Start it, and wait until clients can connect."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        self.launched = Launched(self.command, self.log)
+        self.launched.wait_for(lambda: "ready " in self.log.read_text()[begin:], "reput serve --lease")
+
+    def member(self) -> str:
+        """Return what the node is called in etcd."""
+        data = (self.directory / "reput" / "store.json").read_bytes()
+        name: str = msgspec.json.decode(data.partition(b"\n")[2])["store_id"]
+        return name
+
+    def is_master(self) -> bool:
+        """Tell whether this node holds the lease."""
+        return self.etcd.read().holder == self.member()
+
+    def is_in_sync(self) -> bool:
+        """Tell whether this node may become the master."""
+        state = self.etcd.read().state
+        return state is not None and self.member() in state.in_sync
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the keeper, and all processes below it, which have sessions of their own."""
+        keeper = psutil.Process(self.launched.process.pid)
+        return [keeper, *keeper.children(recursive=True)]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of the node."""
+        for process in self.processes():
+            os.kill(process.pid, number)
+
+    def kill(self) -> None:
+        """End all with SIGKILL, the keeper last: it is stopped, as it would start the broker again."""
+        self.launched.process.send_signal(signal.SIGSTOP)
+        below = self.processes()[1:]
+        for process in below:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.launched.kill()
+        psutil.wait_procs(below)
+
+    def stop(self) -> None:
+        """End it as an operator does."""
+        self.launched.stop()
+        assert self.launched.process.returncode == 0, self.launched.tail()
+
+
+class Producer:
+    """Sends numbers, one after the other, to whichever of some nodes takes them, and notes what was acknowledged."""
+
+    def __init__(self, *nodes: LeaseNode) -> None:
+        self.nodes = list(nodes)
+        self.number = 0
+        self.acknowledged: list[int] = []
+        self.client: RawClient | None = None
+
+    def send(self) -> int | None:
+        """Send the next number once, and return the answer's code; None: there is no answer, so nobody knows."""
+        self.number += 1
+        try:
+            if self.client is None:
+                self.client = RawClient(("127.0.0.1", self.nodes[0].port))
+                self.client.socket.settimeout(5.0)
+            answer: RemotingCommand = self.client.send_message("orders", b"%d" % self.number)
+        except (OSError, EOFError):
+            self.go_elsewhere()
+            return None
+        if answer.code == ResponseCode.SUCCESS:
+            self.acknowledged.append(self.number)
+        elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self.go_elsewhere()
+        return int(answer.code)
+
+    def send_until_acknowledged(self, count: int = 1) -> None:
+        """Send until *count* more numbers are acknowledged."""
+        wanted = len(self.acknowledged) + count
+
+        def reached() -> bool:
+            self.send()
+            return len(self.acknowledged) >= wanted
+
+        wait_until(reached)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self.client is not None:
+            self.client.close()
+        self.client = None
+
+    def go_elsewhere(self) -> None:
+        """Take the next node from now on."""
+        self.close()
+        self.nodes = [*self.nodes[1:], self.nodes[0]]
