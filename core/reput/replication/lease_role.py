@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from reput.access.credentials import Credentials
+from reput.consume.registry.topics import is_system_topic
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import BrokerError, ConfigError, StoreError
 from reput.lease.agreement import Agreed, Agreement, ClusterState, Node
@@ -149,18 +150,19 @@ class RoleOpener:
         self.complaint = ""
 
     def open(self, *, waits: bool) -> LeaseRole:
-        """Return the role, with the open store.
+        """Return the role, with the open store, once there is one: a master may be starting, or its lease has to end.
 
         Args:
-            waits: wait for the engine for agreement, and for the master, instead of reporting that they do not answer.
+            waits: wait for the engine for agreement, too, instead of reporting that it does not answer.
 
         Raises:
-            BrokerError: one does not answer.
+            BrokerError: it does not answer.
             ConfigError: the engine knows less than the store.
             FollowError, StoreError: as of `open_slave`, `StoreEngine`.
         """
         pause = Wake()
         while True:
+            agreed = None
             try:
                 agreed = self.agreement.read()
                 self.check(agreed)
@@ -171,7 +173,7 @@ class RoleOpener:
                 if role is not None:
                     return role
             except BrokerError as error:
-                if not waits:
+                if agreed is None and not waits:
                     raise
                 if str(error) != self.complaint:
                     self.complaint = str(error)
@@ -237,6 +239,7 @@ class RoleOpener:
                 f"another program has written the store while it became the master: store={self.directory} "
                 f"epoch={engine.writer.epochs.epoch} agreed={held.epoch}"
             )
+        describe_topics(engine)
         return LeaseRole(self.agreement, held.state, engine, held, 0.0)
 
     def take(self, agreed: Agreed, settings: Settings) -> HeldLease | None:
@@ -346,6 +349,14 @@ class RoleOpener:
             discard=discard,
             **self.given,
         )
+
+
+def describe_topics(engine: StoreEngine) -> None:
+    """Describe the topics of which messages have come along, but not yet what the former master said of them."""
+    topics = engine.services.topics
+    names = [name for name in engine.writer.queue_offsets.snapshot() if not is_system_topic(name)]
+    topics.add_new(config for config in map(topics.find, names) if config is not None)
+    topics.keep_new()
 
 
 def may_take(agreed: Agreed, member: str | None) -> bool:
