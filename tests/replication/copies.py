@@ -13,7 +13,7 @@ from reput.replication.follower import FollowState
 from reput.replication.following import FollowingStore
 from reput.store.disk.file_name import file_name
 
-__all__ = ["SEGMENT", "assert_same_log", "following", "reaches", "send", "stops"]
+__all__ = ["INLINE", "SEGMENT", "assert_same_log", "following", "reaches", "send", "stops"]
 
 SEGMENT = 1 << 20
 # The dispatchers of a copy here run on a thread.

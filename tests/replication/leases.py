@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import psutil
 import pytest
 
 from command_line import REPUT
-from delivering import wait_until
+from delivering import LIMIT_S, wait_until
 from interop.clients.brokers import SETTINGS, Launched, free_port
 from replication.copies import SEGMENT
 from reput.errors import BrokerError
@@ -22,7 +27,7 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from serving import RawClient
 
-__all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Producer", "needs_etcd"]
+__all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Line", "Producer", "needs_etcd"]
 
 LEASE_MS = 2000
 SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
@@ -83,11 +88,68 @@ class Etcd:
         self.launched.process.send_signal(number)
 
 
+class Line:
+    """The way from one node to etcd, which a test cuts: connections hang, as behind a broken switch, and none fails."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self.etcd = etcd
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.url = f"etcd://127.0.0.1:{self.listener.getsockname()[1]}/orders"
+        self.whole = threading.Event()
+        self.whole.set()
+        self.threads: list[threading.Thread] = []
+        self.start(self.accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.whole.set()
+        for thread in self.threads:
+            thread.join(LIMIT_S)
+
+    def start(self, target: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
+        """Run *target* in a thread."""
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def accept(self) -> None:
+        """Take connections until the end."""
+        with self.listener, suppress(OSError):
+            while True:
+                self.start(self.connect, self.listener.accept()[0])
+
+    def connect(self, ours: socket.socket) -> None:
+        """Connect one connection to etcd."""
+        with ours, suppress(OSError), socket.create_connection(("127.0.0.1", self.etcd.port)) as theirs:
+            back = self.start(self.carry, theirs, ours)
+            self.carry(ours, theirs)
+            back.join()
+
+    def carry(self, source: socket.socket, target: socket.socket) -> None:
+        """Carry bytes one way, while the line is whole."""
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.whole.wait()
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
 class LeaseNode:
     """`reput serve --lease` on a store of small segments, always at the same address."""
 
     def __init__(
-        self, etcd: Etcd, directory: Path, *options: str, name_server: str = "none", **settings: object
+        self,
+        etcd: Etcd,
+        directory: Path,
+        *options: str,
+        name_server: str = "none",
+        line: Line | None = None,
+        **settings: object,
     ) -> None:
         self.etcd = etcd
         self.directory = directory
@@ -102,7 +164,7 @@ class LeaseNode:
         }
         self.command = [
             *(str(REPUT), "serve", str(directory), "--listen", self.address, "--name-server", name_server),
-            *("--lease", etcd.url, *options),
+            *("--lease", etcd.url if line is None else line.url, *options),
             *(f"--set={name}={value}" for name, value in given.items()),
         ]
         self.launch()

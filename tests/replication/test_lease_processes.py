@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import reput
 from delivering import wait_until
-from replication.leases import Etcd, LeaseNode, Producer, needs_etcd
+from replication.leases import Etcd, LeaseNode, Line, Producer, needs_etcd
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
+from serving import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_etcd]
 
@@ -59,3 +65,163 @@ def test_a_follower_becomes_the_master_when_the_master_is_killed(etcd, reput_bro
     wait_until(lambda: producer.send() == ResponseCode.SLAVE_NOT_AVAILABLE)
     a.stop()
     assert_kept(a.directory, producer)
+
+
+def pair(etcd: Etcd, path: Path, **options: object) -> tuple[LeaseNode, LeaseNode, Producer]:
+    """Return a master, a follower in its in-sync set, and a producer that has had some messages acknowledged."""
+    a = LeaseNode(etcd, path / "a", "--discard", **options)
+    b = LeaseNode(etcd, path / "b", "--discard")
+    producer = Producer(a, b)
+    wait_until(b.is_in_sync)
+    producer.send_until_acknowledged(10)
+    return a, b, producer
+
+
+def assert_kept_by_all(nodes: list[LeaseNode], producer: Producer) -> None:
+    """Stop all nodes once they are in sync; each has all that was acknowledged."""
+    for node in nodes:
+        wait_until(node.is_in_sync)
+    producer.send_until_acknowledged(5)
+    for node in sorted(nodes, key=LeaseNode.is_master):
+        node.stop()
+    for node in nodes:
+        assert_kept(node.directory, producer)
+
+
+@pytest.mark.long
+def test_what_a_master_acknowledges_that_was_stopped_over_its_lease_is_not_lost(etcd, tmp_path):
+    """It goes on where it was, in the middle of requests, when another has long been the master; and follows that."""
+    a, b, producer = pair(etcd, tmp_path)
+    late = Producer(a)
+    late.number = 1_000_000
+    a.signal(signal.SIGSTOP)
+    # Requests that reach the stopped master, and are answered by whatever it then believes.
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(late.send)
+        wait_until(b.is_master)
+        producer.go_elsewhere()
+        wait_until(lambda: producer.send() is not None)
+        a.signal(signal.SIGCONT)
+        assert answer.result() != ResponseCode.SUCCESS
+    late.close()
+    assert_kept_by_all([a, b], producer)
+
+
+@pytest.mark.long
+def test_a_master_that_does_not_reach_etcd_gives_way_while_clients_and_followers_reach_it(etcd, tmp_path):
+    """It stops before the other begins: never do both acknowledge."""
+    with Line(etcd) as line:
+        a, b, producer = pair(etcd, tmp_path, line=line)
+        line.whole.clear()
+        wait_until(b.is_master)
+        late = Producer(a)
+        assert late.send() != ResponseCode.SUCCESS
+        late.close()
+        wait_until(lambda: producer.send() == ResponseCode.SLAVE_NOT_AVAILABLE)
+        line.whole.set()
+        assert_kept_by_all([a, b], producer)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_without_etcd_there_is_no_master_and_with_it_there_is_one_again(etcd, tmp_path, way):
+    """What etcd has on its disk is enough to go on; readers read meanwhile."""
+    a, b, producer = pair(etcd, tmp_path)
+    if way == "stopped":
+        etcd.signal(signal.SIGSTOP)
+    else:
+        etcd.launched.kill()
+    wait_until(lambda: producer.send() not in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT))
+    with RawClient(("127.0.0.1", b.port)) as client:
+        wait_until(lambda: client.pull("g", "orders").code == ResponseCode.SUCCESS)
+    if way == "stopped":
+        etcd.signal(signal.SIGCONT)
+    else:
+        etcd.launch()
+    assert_kept_by_all([a, b], producer)
+
+
+def test_an_etcd_that_has_forgotten_everything_makes_nobody_the_master(etcd, tmp_path):
+    """The stores know that there was an epoch; a person decides which of them has the most."""
+    a, b, producer = pair(etcd, tmp_path)
+    producer.close()
+    for node in (b, a):
+        node.stop()
+    etcd.launched.kill()
+    shutil.rmtree(etcd.directory)
+    etcd.launch()
+    refused = subprocess.run(a.command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "has forgotten what the nodes agreed on" in refused.stderr
+    assert etcd.read().state is None
+
+
+def test_a_node_without_its_lease_is_not_served(etcd, tmp_path):
+    """A broker that took messages beside the lease would part from the others."""
+    a = LeaseNode(etcd, tmp_path / "a")
+    a.stop()
+    refused = subprocess.run(
+        [word for word in a.command if word not in ("--lease", etcd.url)], capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 2
+    assert "a lease decides" in refused.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_acknowledged_message_survives_whatever_happens_to_three_nodes_and_etcd(etcd, tmp_path, seed):
+    """Each once, and in order: masters, followers and etcd killed and stopped, and lines cut, at any moment."""
+    chance = random.Random(seed)
+    with Line(etcd) as line_a, Line(etcd) as line_b, Line(etcd) as line_c:
+        lines = [line_a, line_b, line_c]
+        nodes = [
+            LeaseNode(etcd, tmp_path / name, "--discard", line=line) for name, line in zip("abc", lines, strict=True)
+        ]
+        producer = Producer(*nodes)
+        for _ in range(20):
+            producer.send_until_acknowledged(chance.randrange(5, 40))
+            master = next((number for number, node in enumerate(nodes) if node.is_master()), 0)
+            number = master if chance.random() < 0.7 else chance.randrange(3)
+            disturb(chance.randrange(5), etcd, nodes[number], lines[number], producer, chance.randrange(60))
+        assert len(producer.acknowledged) >= 100
+        assert_kept_by_all(nodes, producer)
+
+
+def disturb(way: int, etcd: Etcd, node: LeaseNode, line: Line, producer: Producer, count: int) -> None:
+    """Let one thing go wrong, and end it; *count* messages are sent meanwhile, or a next master begins."""
+
+    def pass_time() -> None:
+        state = etcd.read().state
+        assert state is not None
+        if not node.is_master():
+            for _ in range(count):
+                producer.send()
+            return
+
+        def is_replaced() -> bool:
+            producer.send()
+            now = etcd.read().state
+            return now is not None and now.epoch > state.epoch
+
+        wait_until(is_replaced)
+
+    match way:
+        case 0 | 1:
+            node.kill()
+            for _ in range(count):
+                producer.send()
+            node.launch()
+        case 2:
+            node.signal(signal.SIGSTOP)
+            pass_time()
+            node.signal(signal.SIGCONT)
+        case 3:
+            line.whole.clear()
+            pass_time()
+            line.whole.set()
+        case _:
+            etcd.launched.kill()
+            for _ in range(count):
+                producer.send()
+            etcd.launch()

@@ -160,7 +160,14 @@ def open_copy(
         loaded = read()
         configuration = Configuration(loaded.settings, lambda: read().settings)
         engine = FollowingEngine(
-            directory, loaded.settings, prepared.master, mode, configuration, lock_timeout, address.credentials
+            directory,
+            loaded.settings,
+            prepared.master,
+            mode,
+            configuration,
+            lock_timeout,
+            address.credentials,
+            address.epoch,
         )
     return prepared, engine
 
