@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-import msgspec
 import psutil
 import pytest
 
@@ -25,6 +24,7 @@ from reput.lease.agreement import Agreed
 from reput.lease.etcd_agreement import open_agreement
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
+from reput.store.state.lease_mark import read_lease_mark
 from serving import RawClient
 
 __all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Line", "Producer", "needs_etcd"]
@@ -177,9 +177,9 @@ class LeaseNode:
 
     def member(self) -> str:
         """Return what the node is called in etcd."""
-        data = (self.directory / "reput" / "store.json").read_bytes()
-        name: str = msgspec.json.decode(data.partition(b"\n")[2])["store_id"]
-        return name
+        mark = read_lease_mark(self.directory)
+        assert mark is not None
+        return mark.member
 
     def is_master(self) -> bool:
         """Tell whether this node holds the lease."""

@@ -14,7 +14,7 @@ from delivering import wait_until
 from replication.copies import INLINE, SEGMENT
 from reput.broker.broker import Broker
 from reput.errors import BrokerError
-from reput.lease.agreement import ClusterState, Grant, Node
+from reput.lease.agreement import ClusterState, Grant, Membership, Node
 from reput.lease.held_lease import HeldLease
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
@@ -24,7 +24,6 @@ from reput.replication.following import FollowingStore, open_copy
 from reput.replication.ha_protocol import END, EPOCH, MEMBER
 from reput.replication.ha_server import HaServer
 from reput.replication.master_stream import MasterStream
-from reput.store.state.identity import read_store_id
 from serving import ServedBroker, send_fields, served
 
 EPOCH_HELD = 5
@@ -62,7 +61,9 @@ class Master:
 
     def address(self, epoch: int) -> MasterAddress:
         """Return how a node names it."""
-        return MasterAddress(self.ha_address, broker="{}:{}".format(*self.broker.address), epoch=epoch)
+        return MasterAddress(
+            self.ha_address, broker="{}:{}".format(*self.broker.address), membership=Membership("b", epoch)
+        )
 
     def stream(self, begin: int, **fields: object) -> MasterStream:
         """Return a connection to the HA port."""
@@ -93,13 +94,12 @@ def copying(master: Master, path, epoch: int) -> Iterator[FollowingStore]:
 
 
 def test_a_node_follows_the_master_of_the_agreed_epoch_and_counts(master, tmp_path):
-    """By its store's id, once it has the log."""
+    """By its own name, once it has the log."""
     end = master.put(3)
     with copying(master, tmp_path / "copy", EPOCH_HELD):
-        member = read_store_id(tmp_path / "copy")
-        wait_until(lambda: master.server.member_ends() == {member: end})
+        wait_until(lambda: master.server.member_ends() == {"b": end})
         end = master.put(3)
-        wait_until(lambda: master.server.member_ends() == {member: end})
+        wait_until(lambda: master.server.member_ends() == {"b": end})
     wait_until(lambda: master.server.member_ends() == {})
 
 
@@ -120,7 +120,7 @@ def test_a_copy_does_not_go_on_at_a_master_of_another_epoch(master, tmp_path):
     with copying(master, tmp_path / "copy", EPOCH_HELD) as store:
         wait_until(lambda: store.durable == end)
     with copying(master, tmp_path / "copy", EPOCH_HELD) as store:
-        store._follower.epoch = EPOCH_HELD + 1
+        store._follower.membership = Membership("b", EPOCH_HELD + 1)
         wait_until(lambda: store.following.state is FollowState.WAITING)
         assert "another epoch's broker" in str(store.following.reason)
 

@@ -19,7 +19,7 @@ __all__ = ["BackupSource"]
 
 # What is not taken: it belongs to a running program, is built from the log again, or was cut off.
 LEFT_OUT_FOLDERS = ("log", "views", "shadow", "cut")
-LEFT_OUT_FILES = ("writer.json", "broker.json", "group.json", "group.lock", "shadow.swap", "met_damage.jsonl")
+LEFT_OUT_FILES = ("writer.json", "broker.json", "group.json", "group.lock", "shadow.swap", "met_damage.jsonl", "lease")
 DRAFT = ".draft"
 Stamp = tuple[int, int, int]
 

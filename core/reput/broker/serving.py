@@ -122,16 +122,7 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
             f"a lease decides whether this store is the master: lease={mark.name} store={directory}",
             f"Add --lease with that name. If the lease was given up, remove reput/{LEASE_MARK} in the store.",
         )
-    return open_master(directory, options)
-
-
-def open_master(directory: Path, options: ServeOptions, **given: Any) -> StoreEngine:
-    """Return the open store, which follows no master. *given*: settings in place of those of *options*.
-
-    Raises:
-        ReputError: the store cannot be opened.
-    """
-    read = partial(load_settings, directory, options, **given)
+    read = partial(load_settings, directory, options)
     settings = read()
     return StoreEngine(
         directory, settings, "processes", Configuration(settings, read), lock_timeout=options.lock_timeout
@@ -156,18 +147,24 @@ def open_role(directory: Path, options: ServeOptions) -> LeaseRole:
     """
     from reput.access.credentials import credentials_of_environment
     from reput.lease.etcd_agreement import open_agreement
-    from reput.replication.lease_role import RoleOpener
+    from reput.replication.lease_role import MasterEngine, RoleOpener
 
     assert options.lease is not None
     assert options.ha is not None
     load = partial(load_settings, directory, options)
+
+    def open_master(epoch: int, **given: Any) -> StoreEngine:
+        settings = load(**given)
+        configuration = Configuration(settings, partial(load, **given))
+        return MasterEngine(directory, settings, configuration, options.lock_timeout, epoch)
+
     return RoleOpener(
         directory,
         open_agreement(options.lease, load().lease_time / 1000),
         options.broker,
         options.ha,
         load=load,
-        open_master=partial(open_master, directory, options),
+        open_master=open_master,
         config=None if options.config is None else Path(options.config),
         assignments=options.assignments,
         given=options.given,

@@ -16,14 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["Agreed", "Agreement", "ClusterState", "Grant", "Node"]
+__all__ = ["Agreed", "Agreement", "ClusterState", "Grant", "Membership", "Node"]
 
 
 class Node(msgspec.Struct, frozen=True):
     """A store that a broker serves.
 
     Attributes:
-        member: id of the store.
+        member: which of the nodes it is.
         address, ha_address: where clients and followers connect, ``host:port``.
     """
 
@@ -45,6 +45,18 @@ class ClusterState(msgspec.Struct, frozen=True):
     in_sync: tuple[str, ...]
     cluster_name: str
     broker_name: str
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """How a node makes itself known to the master that it follows.
+
+    Attributes:
+        member: which of the nodes it is.
+        epoch: of the master that it looks for.
+    """
+
+    member: str
+    epoch: int
 
 
 class Agreed(msgspec.Struct, frozen=True):

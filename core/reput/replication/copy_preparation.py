@@ -17,6 +17,7 @@ import msgspec
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, FollowError, NotAStore
+from reput.lease.agreement import Membership
 from reput.remoting.remoting_client import parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
 from reput.replication.ha_protocol import EPOCH
@@ -48,14 +49,14 @@ class MasterAddress(msgspec.Struct, frozen=True):
         name_server: ``host:port``.
         broker: ``host:port`` where it answers requests; None: one port below the HA port.
         credentials: for the master, and for the name server.
-        epoch: of the master that the nodes of a lease have agreed on; None: a person names the master.
+        membership: of a node of a lease, whose master was agreed on; None: a person names the master.
     """
 
     master: str
     name_server: str | None = None
     broker: str | None = None
     credentials: Credentials = NO_CREDENTIALS
-    epoch: int | None = None
+    membership: Membership | None = None
 
     def found(self) -> tuple[str, str | None]:
         """Return the address for requests, and that of the HA port if it is known.
@@ -105,7 +106,7 @@ def prepare_copy(
     try:
         requests_address, ha_address = address.found()
         master = MasterRequests(requests_address, address.credentials).describe_when_started()
-        require_epoch(master, address.epoch, requests_address)
+        require_epoch(master, address.membership, requests_address)
     except BrokerError:
         if known is None or discard or not is_store(directory):
             raise
@@ -152,22 +153,22 @@ def prepare_copy(
     return PreparedCopy(followed, given)
 
 
-def require_epoch(master: MasterDescription, epoch: int | None, address: str) -> None:
-    """Refuse a broker that is not the master of the epoch that nodes have agreed on.
+def require_epoch(master: MasterDescription, membership: Membership | None, address: str) -> None:
+    """Refuse a broker that is not the master of the epoch that the nodes of a lease have agreed on.
 
     Raises:
         BrokerError: it is not, or not yet.
     """
-    if epoch is not None and master.epoch != epoch:
+    if membership is not None and master.epoch != membership.epoch:
         raise BrokerError(
-            f"another epoch's broker answers there: epoch={master.epoch} agreed={epoch} address={address}",
+            f"another epoch's broker answers there: epoch={master.epoch} agreed={membership.epoch} address={address}",
             "Wait: the nodes agree on the next master.",
         )
 
 
-def agreed_epoch(epoch: int | None) -> dict[str, str]:
+def agreed_epoch(membership: Membership | None) -> dict[str, str]:
     """Return the fields of a request for the log that name the agreed epoch."""
-    return {} if epoch is None else {EPOCH: str(epoch)}
+    return {} if membership is None else {EPOCH: str(membership.epoch)}
 
 
 def record_master(directory: Path, followed: FollowedMaster, known: FollowedMaster | None, files: Files) -> None:
@@ -287,7 +288,7 @@ def difference(
             segments.segment_size,
             is_reput=is_reput,
             credentials=address.credentials,
-            agreed=agreed_epoch(address.epoch),
+            agreed=agreed_epoch(address.membership),
         )
 
     parting = find_parting(open_stream, read_log, begin, end)

@@ -20,6 +20,7 @@ import msgspec
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
+from reput.lease.agreement import Membership
 from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
 from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
@@ -81,18 +82,18 @@ class Follower:
         writer: FollowingMessageStore,
         on_connected: Callable[[MasterDescription], None],
         credentials: Credentials = NO_CREDENTIALS,
-        epoch: int | None = None,
+        membership: Membership | None = None,
     ) -> None:
         """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one.
 
-        *epoch*: of the master that the nodes of a lease have agreed on; None: a person has named the master.
+        *membership*: of a node of a lease, whose master was agreed on; None: a person has named the master.
         """
         self.writer = writer
         self.master: FollowedMaster = writer.master
         self.on_connected = on_connected
         self.requests = MasterRequests(self.master.address, credentials)
         self.credentials = credentials
-        self.epoch = epoch
+        self.membership = membership
         # Whether the master has called itself a reput.
         self.is_reput = False
         self.state = FollowState.CONNECTING
@@ -222,7 +223,7 @@ class Follower:
         """
         master = self.requests.describe()
         self.master_end = master.offset_end
-        require_epoch(master, self.epoch, self.master.address)
+        require_epoch(master, self.membership, self.master.address)
         self.check_identity(master)
         writer = self.writer
         own_end = writer.appended
@@ -235,9 +236,9 @@ class Follower:
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         records = CopiedRecords(own_end, writer.segment_size, master.record_size_max)
-        agreed = agreed_epoch(self.epoch)
-        if self.epoch is not None:
-            agreed |= {MEMBER: writer.store_id, END: str(own_end)}
+        agreed = agreed_epoch(self.membership)
+        if self.membership is not None:
+            agreed |= {MEMBER: self.membership.member, END: str(own_end)}
         with self.open_stream(asked, writer.settings.ha_compression, agreed) as stream:
             self.stream = stream
             self.connections += 1
@@ -265,7 +266,7 @@ class Follower:
             is_reput=self.is_reput,
             credentials=self.credentials,
             compression=compression,
-            agreed=agreed_epoch(self.epoch) if agreed is None else agreed,
+            agreed=agreed_epoch(self.membership) if agreed is None else agreed,
         )
 
     def copy(self, stream: MasterStream, records: CopiedRecords, overlap: bytes, asked: int) -> None:

@@ -167,7 +167,7 @@ def open_copy(
             configuration,
             lock_timeout,
             address.credentials,
-            address.epoch,
+            address.membership,
         )
     return prepared, engine
 
@@ -208,5 +208,5 @@ def open_slave(
             configuration=configuration,
             lock_timeout=lock_timeout,
             credentials=address.credentials,
-            epoch=address.epoch,
+            membership=address.membership,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
+from reput.lease.agreement import Membership
 from reput.process.control.configuration import Configuration
 from reput.replication.follower import Follower
 from reput.replication.master_configuration import MasterConfiguration
@@ -42,13 +43,13 @@ class FollowingEngine(StoreEngine):
         configuration: Configuration | None = None,
         lock_timeout: float | None = 0.0,
         credentials: Credentials = NO_CREDENTIALS,
-        epoch: int | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        """Open the store, which `prepare_copy` has prepared, and begin to follow; *epoch*: as of `Follower`."""
+        """Open the store, which `prepare_copy` has prepared, and begin to follow; *membership*: as of `Follower`."""
         self.master = master
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
-        self.follower = Follower(self.writer, self.connected, credentials, epoch)
+        self.follower = Follower(self.writer, self.connected, credentials, membership)
         self.master_configuration = MasterConfiguration(self, self.follower.requests)
         self.master_configuration.start()
         self.follower.start()

@@ -11,7 +11,7 @@ for writing before the lease is taken: only what its disk has at that moment mak
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,24 +19,25 @@ from reput.access.credentials import Credentials
 from reput.consume.registry.topics import is_system_topic
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import BrokerError, ConfigError, StoreError
-from reput.lease.agreement import Agreed, Agreement, ClusterState, Node
+from reput.lease.agreement import Agreed, Agreement, ClusterState, Membership, Node
 from reput.lease.held_lease import HeldLease, boot_time
+from reput.process.control.configuration import Configuration
 from reput.replication.copy_preparation import MasterAddress
 from reput.replication.following import open_slave
 from reput.replication.following_engine import FollowingEngine
 from reput.settings import Settings
 from reput.store.disk.files import Files
-from reput.store.disk.shortages import tell_store_error
+from reput.store.disk.shortages import go_back, tell_store_error
 from reput.store.following_store import FollowingMessageStore
 from reput.store.message_store import MessageStore
 from reput.store.service.service_thread import ServiceThread
 from reput.store.service.wake import Wake
 from reput.store.state.followed_master import forget_followed_master, read_followed_master
-from reput.store.state.identity import read_identity
+from reput.store.state.identity import new_store_id
 from reput.store.state.lease_mark import LEASE_MARK, LeaseMark, read_lease_mark
 from reput.store.state.store_lock import StoreLock
 
-__all__ = ["LeaseRole", "RoleOpener"]
+__all__ = ["LeaseRole", "MasterEngine", "RoleOpener"]
 
 RETRY_S = 0.5
 # How often a follower looks whether the lease is free.
@@ -47,9 +48,9 @@ logger = logging.getLogger(__name__)
 
 
 class OpenMaster(Protocol):
-    """Opens a store with settings in place of those given; errors as of `StoreEngine`."""
+    """Opens a store as the master of an epoch, with settings in place of those given; errors as of `MasterEngine`."""
 
-    def __call__(self, **given: Any) -> StoreEngine: ...
+    def __call__(self, epoch: int, **given: Any) -> StoreEngine: ...
 
 
 class LoadSettings(Protocol):
@@ -58,14 +59,59 @@ class LoadSettings(Protocol):
     def __call__(self, **given: Any) -> Settings: ...
 
 
+class MasterEngine(StoreEngine):
+    """The engine of a store that has become the master by a lease."""
+
+    def __init__(
+        self, directory: Path, settings: Settings, configuration: Configuration, lock_timeout: float, epoch: int
+    ) -> None:
+        """Begin *epoch* at the log's end, durably, before anything else knows the store."""
+        self.epoch = epoch
+        super().__init__(directory, settings, "processes", configuration, lock_timeout=lock_timeout)
+
+    def open_writer(
+        self,
+        directory: Path,
+        settings: Settings,
+        hooks: Sequence[object],
+        change_settings: Collection[str],
+        lock_timeout: float | None,
+    ) -> MessageStore:
+        """Return the writer, in its epoch.
+
+        Raises:
+            StoreError: another program has written the store since the lease was taken.
+        """
+        writer = super().open_writer(directory, settings, hooks, change_settings, lock_timeout)
+        try:
+            if writer.epochs.epoch >= self.epoch:
+                raise StoreError(
+                    f"another program has written the store while it became the master: store={directory} "
+                    f"epoch={writer.epochs.epoch} agreed={self.epoch}"
+                )
+            writer.begin_epoch(self.epoch)
+            writer.durability.write_snapshot(clean=False)
+        except BaseException as error:
+            go_back(error, writer.give_back)
+            raise
+        return writer
+
+
 class LeaseRole(ServiceThread):
     """What this node is until it ends: the master if *held* is its lease, else the follower of *state*'s master."""
 
     def __init__(
-        self, agreement: Agreement, state: ClusterState, engine: StoreEngine, held: HeldLease | None, look_time: float
+        self,
+        agreement: Agreement,
+        member: str,
+        state: ClusterState,
+        engine: StoreEngine,
+        held: HeldLease | None = None,
+        look_time: float = 0.0,
     ) -> None:
         super().__init__("reput-role", engine.writer.threads)
         self.agreement = agreement
+        self.member = member
         self.state = state
         self.engine = engine
         self.held = held
@@ -109,7 +155,7 @@ class LeaseRole(ServiceThread):
         state = agreed.state
         has_parted = self.discard and self.engine.follower.error is not None
         is_next = state is not None and state.epoch != self.state.epoch
-        if has_parted or is_next or may_take(agreed, self.engine.writer.store_id):
+        if has_parted or is_next or may_take(agreed, self.member):
             logger.info("this node looks for another role: agreed=%s holder=%s", state, agreed.holder)
             self.stopping = True
             self.on_end()
@@ -148,6 +194,8 @@ class RoleOpener:
         self.discard = discard
         self.lock_timeout = lock_timeout
         self.complaint = ""
+        mark = read_lease_mark(directory)
+        self.member = new_store_id() if mark is None else mark.member
 
     def open(self, *, waits: bool) -> LeaseRole:
         """Return the role, with the open store, once there is one: a master may be starting, or its lease has to end.
@@ -166,7 +214,7 @@ class RoleOpener:
             try:
                 agreed = self.agreement.read()
                 self.check(agreed)
-                if agreed.state is None or may_take(agreed, self.member()):
+                if agreed.state is None or may_take(agreed, self.member):
                     role = self.lead(agreed)
                 else:
                     role = self.follow(agreed.state)
@@ -179,11 +227,6 @@ class RoleOpener:
                     self.complaint = str(error)
                     logger.warning("this node has no role yet: reason=%s", error)
             pause.wait(RETRY_S)
-
-    def member(self) -> str | None:
-        """Return the id of the store, None if it is a new one."""
-        identity = read_identity(self.directory)
-        return None if identity is None else identity.store_id
 
     def check(self, agreed: Agreed) -> None:
         """Refuse what the store knows to be wrong.
@@ -198,7 +241,7 @@ class RoleOpener:
                 f"the store has another lease: lease={mark.name} asked={self.agreement.name} store={self.directory}",
                 f"Name that one, or remove reput/{LEASE_MARK} in the store if it was given up.",
             )
-        if mark is not None and (state is None or state.epoch < mark.epoch):
+        if mark is not None and mark.epoch > (0 if state is None else state.epoch):
             raise ConfigError(
                 f"the engine for agreement has forgotten what the nodes agreed on: "
                 f"epoch={None if state is None else state.epoch} epoch_of_store={mark.epoch} store={self.directory}",
@@ -228,36 +271,22 @@ class RoleOpener:
         if held is None:
             return None
         try:
-            engine = self.open_master(**given)
+            engine = self.open_master(held.epoch, **given)
         except BaseException:
             held.release()
             raise
-        if engine.writer.epochs.epoch != held.epoch:
-            engine.close()
-            held.release()
-            raise StoreError(
-                f"another program has written the store while it became the master: store={self.directory} "
-                f"epoch={engine.writer.epochs.epoch} agreed={held.epoch}"
-            )
         describe_topics(engine)
-        return LeaseRole(self.agreement, held.state, engine, held, 0.0)
+        return LeaseRole(self.agreement, self.member, held.state, engine, held)
 
     def take(self, agreed: Agreed, settings: Settings) -> HeldLease | None:
-        """Take the lease, and begin its epoch in the store; None: another node was faster.
+        """Take the lease for what the store has on its disk; None: another node was faster.
 
         The store is open meanwhile, so no other process can write it.
         """
         with tell_store_error(f"the store cannot be opened: store={self.directory}"):
             writer = self.open_writer(settings)
-            held = None
             try:
                 held = self.ask(agreed, writer, settings)
-                if held is not None:
-                    writer.begin_epoch(held.epoch)
-            except BaseException:
-                if held is not None:
-                    held.release()
-                raise
             finally:
                 writer.give_back()
             if held is None:
@@ -285,12 +314,13 @@ class RoleOpener:
 
     def ask(self, agreed: Agreed, writer: MessageStore, settings: Settings) -> HeldLease | None:
         """Ask for the lease; None: another node was faster."""
-        state = agreed.state
-        member = writer.store_id
-        if state is not None and member not in state.in_sync:
-            return None
+        state, member = agreed.state, self.member
+        if read_lease_mark(self.directory) is None:
+            # First: a member that nobody could be any more would be waited for.
+            LeaseMark(self.agreement.name, member, 0).write(self.directory, writer.files)
+        # The next opening may begin an epoch of its own: each one after a crash does.
         asked = ClusterState(
-            max(state.epoch if state is not None else 0, writer.epochs.epoch) + 1,
+            max(state.epoch if state is not None else 0, writer.epochs.epoch + 1) + 1,
             Node(member, self.address, self.ha_address),
             state.in_sync if state is not None else (member,),
             settings.broker_cluster_name,
@@ -309,7 +339,7 @@ class RoleOpener:
         files = Files()
         lock = StoreLock(self.directory)
         try:
-            LeaseMark(self.agreement.name, epoch).write(self.directory, files)
+            LeaseMark(self.agreement.name, self.member, epoch).write(self.directory, files)
             if read_followed_master(self.directory) is not None:
                 forget_followed_master(self.directory, files)
         finally:
@@ -325,7 +355,10 @@ class RoleOpener:
             FollowError: the store's log is not the beginning of its log.
         """
         master = MasterAddress(
-            state.master.ha_address, broker=state.master.address, credentials=self.credentials, epoch=state.epoch
+            state.master.ha_address,
+            broker=state.master.address,
+            credentials=self.credentials,
+            membership=Membership(self.member, state.epoch),
         )
         try:
             engine = self.open_copy(master, discard=self.discard)
@@ -334,9 +367,9 @@ class RoleOpener:
                 raise
             # A copy is read while the master is away.
             engine = self.open_copy(master, discard=False)
-        LeaseMark(self.agreement.name, state.epoch).write(self.directory, engine.writer.files)
+        LeaseMark(self.agreement.name, self.member, state.epoch).write(self.directory, engine.writer.files)
         look_time = min(engine.settings.lease_time / 1000 * LOOK_SHARE, LOOK_MAX_S)
-        return LeaseRole(self.agreement, state, engine, None, look_time)
+        return LeaseRole(self.agreement, self.member, state, engine, look_time=look_time)
 
     def open_copy(self, master: MasterAddress, *, discard: bool) -> FollowingEngine:
         """Open the store as a copy."""
@@ -359,7 +392,7 @@ def describe_topics(engine: StoreEngine) -> None:
     topics.keep_new()
 
 
-def may_take(agreed: Agreed, member: str | None) -> bool:
+def may_take(agreed: Agreed, member: str) -> bool:
     """Tell whether a member may become the master: it has every acknowledged message, and no other holds the lease."""
     state = agreed.state
     return state is not None and member in state.in_sync and agreed.holder in (None, member)

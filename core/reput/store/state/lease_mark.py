@@ -1,6 +1,7 @@
 """LeaseMark: ``reput/lease``, the lease that decides whether this store is the master, and the last epoch it knew.
 
-A store with this file does not trust an engine for agreement that knows less: it has lost what was agreed on.
+A store with this file does not trust an engine for agreement that knows less: it has lost what was agreed on. Backups
+leave the file out: what they restore is an older store, so it is another member.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ LEASE_MARK = "lease"
 
 
 class LeaseMark(msgspec.Struct, frozen=True):
-    """The name of the lease, and the epoch of the master that the store was or followed last."""
+    """What a store knows of its lease.
+
+    Attributes:
+        name: of the lease.
+        member: which of its nodes this store is.
+        epoch: of the master that the store was or followed last; 0: none yet.
+    """
 
     name: str
+    member: str
     epoch: int
 
     def write(self, store_directory: Path, files: Files) -> None:
