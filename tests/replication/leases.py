@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -196,19 +195,19 @@ class LeaseNode:
         return [keeper, *keeper.children(recursive=True)]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of the node."""
-        for process in self.processes():
-            os.kill(process.pid, number)
+        """Send a signal to all processes of the node: to the keeper first, so that it starts no other meanwhile."""
+        self.launched.process.send_signal(number)
+        for process in self.processes()[1:]:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
     def kill(self) -> None:
         """End all with SIGKILL, the keeper last: it is stopped, as it would start the broker again."""
         self.launched.process.send_signal(signal.SIGSTOP)
         below = self.processes()[1:]
         for process in below:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         self.launched.kill()
         psutil.wait_procs(below)
 
