@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from command_line import run_reput
 from delivering import wait_until
 from replication.copies import INLINE, SEGMENT
 from reput.broker.broker import Broker
@@ -178,3 +179,20 @@ def test_a_message_that_waits_when_the_lease_ends_is_not_acknowledged(master):
         master.now = 900.0
         stream.report(master.broker.engine.log_end())
         assert client.answer_to(opaque).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--discard"], "only a node of a lease discards"),
+        (["--lease", "orders"], "etcd://HOST:PORT/NAME"),
+        (["--lease", "etcd://h:1/orders", "--follow", "h:2"], "the lease decides which master is followed"),
+        (["--lease", "etcd://h:1/orders", "--ha-listen", "none", "--listen", "127.0.0.1:0"], "needs an HA port"),
+    ],
+)
+def test_options_that_contradict_a_lease_are_refused(tmp_path, options, text):
+    """Before the store is touched."""
+    refused = run_reput("serve", tmp_path / "store", "--name-server", "none", *options)
+    assert refused.code == 2
+    assert text in refused.stderr
+    assert not (tmp_path / "store").exists()

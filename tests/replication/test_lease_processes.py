@@ -15,8 +15,10 @@ import pytest
 import reput
 from delivering import wait_until
 from replication.leases import Etcd, LeaseNode, Line, Producer, needs_etcd
+from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
+from reput.store.record.message import PutMessageStatus
 from serving import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_etcd]
@@ -43,19 +45,29 @@ def assert_kept(directory: Path, producer: Producer) -> None:
 
 
 def test_a_follower_becomes_the_master_when_the_master_is_killed(etcd, reput_broker, tmp_path):
-    """Clients find it by the name server, and the old master follows it when it comes back."""
-    names = reput_broker("names")
+    """Clients find it by the name server, and go on; the old master follows it when it comes back."""
+    names = reput_broker("names", settings={"autoCreateTopicEnable": "false"})
     a = LeaseNode(etcd, tmp_path / "a", "--discard", name_server=names.name_server)
     b = LeaseNode(etcd, tmp_path / "b", "--discard", name_server=names.name_server)
     producer = Producer(a, b)
     assert a.is_master()
     wait_until(b.is_in_sync)
     producer.send_until_acknowledged(20)
-    a.kill()
-    wait_until(b.is_master)
-    wait_until(lambda: producer.send() == ResponseCode.SLAVE_NOT_AVAILABLE)
+    with reput.connect(names.name_server) as client:
+        assert client.put(reput.Message("others", b"before")).status is PutMessageStatus.PUT_OK
+        a.kill()
+        wait_until(b.is_master)
+
+        def is_stored() -> bool:
+            try:
+                return client.put(reput.Message("others", b"after")).status is PutMessageStatus.SLAVE_NOT_AVAILABLE
+            except BrokerError:
+                return False
+
+        wait_until(is_stored)
     cluster = MasterRequests(names.name_server).json(106)
     assert cluster["brokerAddrTable"]["reput"]["brokerAddrs"]["0"] == b.address
+    wait_until(lambda: producer.send() == ResponseCode.SLAVE_NOT_AVAILABLE)
     a.launch()
     wait_until(a.is_in_sync)
     producer.send_until_acknowledged(20)

@@ -150,7 +150,7 @@ def serve(
             "Add --follow HOST:PORT with the master's HA port, or set broker_role=ASYNC_MASTER to serve it alone.",
         )
     if lease is not None:
-        require_lease(lease, follow)
+        require_lease(lease, follow, ha_listen)
     elif discard:
         raise ConfigError("only a node of a lease discards: --discard", "Add --lease, or use `reput follow --discard`.")
     servers = [] if named == "none" else split_addresses(named)
@@ -179,11 +179,6 @@ def serve(
         ha_host = host if ha_listen is None else split_address("--ha-listen", ha_listen)[0]
         ha_port = ha_listener.getsockname()[1]
         ha = address_text(advertised if ha_host == host else advertised_address(ha_host, settings.broker_ip1), ha_port)
-    if lease is not None and ha is None:
-        raise ConfigError(
-            "a node of a lease needs an HA port, where the others follow it: --ha-listen=none",
-            "Name an address with --ha-listen that the other nodes reach; without accounts, with --insecure.",
-        )
     metrics_at = None
     if metrics is not None:
         listeners.append(metrics_listener(metrics, trusted))
@@ -223,17 +218,22 @@ def serve(
     become_keeper(options, listeners)
 
 
-def require_lease(lease: str, follow: str | None) -> None:
+def require_lease(lease: str, follow: str | None, ha_listen: str | None) -> None:
     """Refuse options that do not go with a lease.
 
     Raises:
-        ConfigError: they name a master, or no lease.
+        ConfigError: they name a master, no lease, or no HA port.
     """
     from reput.lease.etcd_agreement import open_agreement
 
     open_agreement(lease, 1.0)
     if follow is not None:
         raise ConfigError(f"the lease decides which master is followed: --follow={follow}", "Leave out --follow.")
+    if ha_listen == "none":
+        raise ConfigError(
+            "a node of a lease needs an HA port, where the others follow it: --ha-listen=none",
+            "Name an address that the other nodes reach, or leave out --ha-listen.",
+        )
 
 
 def protection_of(tls: TlsMode | None, cert: Path | None, key: Path | None, acl: Path | None) -> list[str]:
