@@ -15,7 +15,7 @@ from delivering import wait_until
 from replication.copies import INLINE, SEGMENT
 from reput.broker.broker import Broker
 from reput.errors import BrokerError
-from reput.lease.agreement import ClusterState, Grant, Membership, Node
+from reput.lease.agreement import ClusterState, Grant, LeaseMembership, Node
 from reput.lease.held_lease import HeldLease
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
@@ -63,7 +63,7 @@ class Master:
     def address(self, epoch: int) -> MasterAddress:
         """Return how a node names it."""
         return MasterAddress(
-            self.ha_address, broker="{}:{}".format(*self.broker.address), membership=Membership("b", epoch)
+            self.ha_address, broker="{}:{}".format(*self.broker.address), membership=LeaseMembership("b", epoch)
         )
 
     def stream(self, begin: int, **fields: object) -> MasterStream:
@@ -121,7 +121,7 @@ def test_a_copy_does_not_go_on_at_a_master_of_another_epoch(master, tmp_path):
     with copying(master, tmp_path / "copy", EPOCH_HELD) as store:
         wait_until(lambda: store.durable == end)
     with copying(master, tmp_path / "copy", EPOCH_HELD) as store:
-        store._follower.membership = Membership("b", EPOCH_HELD + 1)
+        store._follower.membership = LeaseMembership("b", EPOCH_HELD + 1)
         wait_until(lambda: store.following.state is FollowState.WAITING)
         assert "another epoch's broker" in str(store.following.reason)
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["Agreed", "Agreement", "ClusterState", "Grant", "Membership", "Node"]
+__all__ = ["Agreed", "Agreement", "ClusterState", "Grant", "LeaseMembership", "Node"]
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     broker_name: str
 
 
-class Membership(msgspec.Struct, frozen=True):
+class LeaseMembership(msgspec.Struct, frozen=True):
     """How a node makes itself known to the master that it follows.
 
     Attributes:

@@ -17,7 +17,7 @@ import msgspec
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, FollowError, NotAStore
-from reput.lease.agreement import Membership
+from reput.lease.agreement import LeaseMembership
 from reput.remoting.remoting_client import parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
 from reput.replication.ha_protocol import EPOCH
@@ -56,7 +56,7 @@ class MasterAddress(msgspec.Struct, frozen=True):
     name_server: str | None = None
     broker: str | None = None
     credentials: Credentials = NO_CREDENTIALS
-    membership: Membership | None = None
+    membership: LeaseMembership | None = None
 
     def found(self) -> tuple[str, str | None]:
         """Return the address for requests, and that of the HA port if it is known.
@@ -153,7 +153,7 @@ def prepare_copy(
     return PreparedCopy(followed, given)
 
 
-def require_epoch(master: MasterDescription, membership: Membership | None, address: str) -> None:
+def require_epoch(master: MasterDescription, membership: LeaseMembership | None, address: str) -> None:
     """Refuse a broker that is not the master of the epoch that the nodes of a lease have agreed on.
 
     Raises:
@@ -166,7 +166,7 @@ def require_epoch(master: MasterDescription, membership: Membership | None, addr
         )
 
 
-def agreed_epoch(membership: Membership | None) -> dict[str, str]:
+def agreed_epoch(membership: LeaseMembership | None) -> dict[str, str]:
     """Return the fields of a request for the log that name the agreed epoch."""
     return {} if membership is None else {EPOCH: str(membership.epoch)}
 

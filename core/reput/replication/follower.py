@@ -20,7 +20,7 @@ import msgspec
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
-from reput.lease.agreement import Membership
+from reput.lease.agreement import LeaseMembership
 from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
 from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
@@ -82,7 +82,7 @@ class Follower:
         writer: FollowingMessageStore,
         on_connected: Callable[[MasterDescription], None],
         credentials: Credentials = NO_CREDENTIALS,
-        membership: Membership | None = None,
+        membership: LeaseMembership | None = None,
     ) -> None:
         """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
-from reput.lease.agreement import Membership
+from reput.lease.agreement import LeaseMembership
 from reput.process.control.configuration import Configuration
 from reput.replication.follower import Follower
 from reput.replication.master_configuration import MasterConfiguration
@@ -43,7 +43,7 @@ class FollowingEngine(StoreEngine):
         configuration: Configuration | None = None,
         lock_timeout: float | None = 0.0,
         credentials: Credentials = NO_CREDENTIALS,
-        membership: Membership | None = None,
+        membership: LeaseMembership | None = None,
     ) -> None:
         """Open the store, which `prepare_copy` has prepared, and begin to follow; *membership*: as of `Follower`."""
         self.master = master

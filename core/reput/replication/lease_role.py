@@ -19,7 +19,7 @@ from reput.access.credentials import Credentials
 from reput.consume.registry.topics import is_system_topic
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import BrokerError, ConfigError, StoreError
-from reput.lease.agreement import Agreed, Agreement, ClusterState, Membership, Node
+from reput.lease.agreement import Agreed, Agreement, ClusterState, LeaseMembership, Node
 from reput.lease.held_lease import HeldLease, boot_time
 from reput.process.control.configuration import Configuration
 from reput.replication.copy_preparation import MasterAddress
@@ -358,7 +358,7 @@ class RoleOpener:
             state.master.ha_address,
             broker=state.master.address,
             credentials=self.credentials,
-            membership=Membership(self.member, state.epoch),
+            membership=LeaseMembership(self.member, state.epoch),
         )
         try:
             engine = self.open_copy(master, discard=self.discard)
