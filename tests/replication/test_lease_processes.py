@@ -168,6 +168,14 @@ def test_an_etcd_that_has_forgotten_everything_makes_nobody_the_master(etcd, tmp
     assert etcd.read().state is None
 
 
+def test_a_node_that_waits_for_its_role_is_stopped_like_any_other(etcd, tmp_path):
+    """Here for etcd: it serves nobody, and there is nothing to drain."""
+    a = LeaseNode(etcd, tmp_path / "a")
+    etcd.launched.kill()
+    wait_until(lambda: "this node has no role yet" in a.log.read_text())
+    a.stop()
+
+
 def test_a_node_without_its_lease_is_not_served(etcd, tmp_path):
     """A broker that took messages beside the lease would part from the others."""
     a = LeaseNode(etcd, tmp_path / "a")

@@ -120,7 +120,9 @@ class Keeper:
             ready = time.monotonic()
             code = os.waitstatus_to_exitcode(os.waitpid(self.started.pid, 0)[1])
             if self.is_stopping:
-                return 0 if code == 0 else 1
+                # A node of a lease may wait for its role, which is not serving yet, or leave it.
+                was_waiting = error is not None and code == -signal.SIGTERM
+                return 0 if was_waiting or code in (0, ROLE_ENDED) else 1
             self.failures = 0 if error is None else self.failures + 1
             if error is not None and (not self.was_ready or self.failures >= FAILURES_MAX):
                 raise error
