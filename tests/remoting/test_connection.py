@@ -171,6 +171,24 @@ async def test_a_peer_that_does_not_read_is_not_read():
     assert [(await peer.read()).opaque for _ in range(200)] == list(range(200))
 
 
+@in_loop
+async def test_requests_of_one_peer_do_not_hold_up_another():
+    """Of many requests that came together, a few are answered at a time, in their order."""
+    order: list[int] = []
+
+    def note(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        order.append(command.opaque)
+        return RemotingCommand(0)
+
+    _server, port = await begin_server({2: Processor(note)})
+    greedy, other = await Peer.of(port), await Peer.of(port)
+    greedy.write(*(RemotingCommand(2, opaque=number) for number in range(100)))
+    other.write(RemotingCommand(2, opaque=100))
+    assert (await other.read()).opaque == 100
+    assert order.index(100) <= module.ANSWERS_OF_TURN_MAX
+    assert [(await greedy.read()).opaque for _ in range(100)] == list(range(100))
+
+
 def test_a_peer_that_leaves_too_much_unread_is_given_up(monkeypatch, caplog):
     """Answers to held requests and notifications come without a request being read."""
     monkeypatch.setattr(module, "UNREAD_MAX", 1 << 20)

@@ -39,6 +39,9 @@ WRITE_BUFFER_MAX = 1 << 20
 UNREAD_MAX = 64 << 20
 # Smaller incomplete frames do not count: every connection may have one.
 SMALL_REST = 4096
+# Within one turn of the loop, so many requests of a connection are answered at once. Its next ones wait for the next
+# turn, so that a connection that sends many costs the others a tenth of a millisecond and not all their time.
+ANSWERS_OF_TURN_MAX = 8
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +119,10 @@ class Connection(asyncio.BufferedProtocol):
         # `rest` has at least this size once its first frame is complete.
         self.needed = 0
         self.paused = False
+        # How many requests were answered, and whether the next ones wait for the next turn.
+        self.answered = 0
+        self.is_postponed = False
+        self.is_reading = True
         self.outgoing: list[bytes | memoryview] = []
         self.outgoing_size = 0
         self.is_flush_due = False
@@ -170,16 +177,24 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read: stop reading its requests."""
         self.paused = True
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
+        self.read_or_not()
 
     def resume_writing(self) -> None:
         """The peer has read: resume reading its requests."""
         self.paused = False
         self.count_unread(0)
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-            self.loop.call_soon(self.handle_rest)
+        self.read_or_not()
+        self.loop.call_soon(self.handle_rest)
+
+    def read_or_not(self) -> None:
+        """Read from the socket, unless requests that were read must wait."""
+        wanted = not (self.paused or self.is_postponed)
+        if wanted != self.is_reading and self.transport is not None and not self.transport.is_closing():
+            self.is_reading = wanted
+            if wanted:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
 
     # Reading.
 
@@ -199,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def handle_rest(self) -> None:
         """Handle bytes that were received earlier."""
-        if not self.rest or self.closed:
+        if not self.rest or self.closed or self.transport is None or self.transport.is_closing():
             return
         taken = self.handle_frames(memoryview(bytes(self.rest)))
         del self.rest[:taken]
@@ -208,7 +223,11 @@ class Connection(asyncio.BufferedProtocol):
     def handle_frames(self, view: memoryview) -> int:
         """Handle the complete frames of *view*; return where the first incomplete frame begins."""
         at, end = 0, len(view)
+        answered_before = self.answered
         while not (self.paused or self.closed):
+            if self.answered - answered_before >= ANSWERS_OF_TURN_MAX and at < end:
+                self.postpone()
+                break
             if end - at < 4:
                 self.needed = 4
                 break
@@ -232,6 +251,20 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.needed = 0
         return at
+
+    def postpone(self) -> None:
+        """Handle the next requests in the next turn."""
+        self.needed = 0
+        if not self.is_postponed:
+            self.is_postponed = True
+            self.read_or_not()
+            self.loop.call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Handle the requests that were postponed."""
+        self.is_postponed = False
+        self.handle_rest()
+        self.read_or_not()
 
     def count_rest(self, size: int) -> None:
         """Count the unprocessed bytes in the limits; end the connection if they exceed them."""
@@ -309,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer *request*, unless it is one-way."""
+        self.answered += 1
         if not request.is_oneway:
             self.send(response.response_to(request))
 
