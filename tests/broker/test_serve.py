@@ -121,6 +121,23 @@ def bodies(store: Path) -> list[bytes]:
         return [record.body for record in opened.records() if record.topic == "orders"]
 
 
+@pytest.mark.parametrize(("listen", "told"), [("0.0.0.0:0", "127.0.0.1"), ("127.0.0.1:0", "198.51.100.7")])
+def test_clients_are_told_the_address_that_was_set_wherever_it_listens(tmp_path, listen, told):
+    """Behind the published port of a container, or a router, the broker cannot find out its own address."""
+    given = ("--listen", listen, "--insecure", "--name-server-listen", "127.0.0.1:0", "--set", f"brokerIP1={told}")
+    with subprocess.Popen(
+        [REPUT, "serve", tmp_path / "store", *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(f"ready broker={told}:")
+            # The registration with its own name server has the same address.
+            assert process.stderr is not None
+            assert f" address={told}:" in process.stderr.readline()
+        finally:
+            process.terminate()
+
+
 def test_it_says_when_clients_can_connect_and_ends_cleanly(served):
     """The line names all that a client needs; SIGTERM leaves a store that was closed."""
     assert served.pid == served.process.pid

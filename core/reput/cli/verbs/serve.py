@@ -140,7 +140,8 @@ def serve(
 
     refuse_address(store)
     assignments = [*(assignments or ()), *protection_of(tls, tls_cert, tls_key, acl)]
-    settings = settings_of(store, config, assignments).settings
+    loaded = settings_of(store, config, assignments)
+    settings = loaded.settings
     trusted, insecure = insecure, insecure or settings.has_accounts
     host, port = (settings.broker_ip1, settings.listen_port) if listen is None else split_address("--listen", listen)
     named = settings.namesrv_addr if name_server is None else name_server
@@ -162,7 +163,8 @@ def serve(
         # Clients with the VIP channel send there.
         listeners.append(bound("--listen", host, port - FAST_PORT_DISTANCE, insecure))
     port = listeners[0].getsockname()[1]
-    advertised = settings.broker_ip1 if listen is None else advertised_address(host, settings.broker_ip1)
+    named_address = settings.broker_ip1 if listen is None or "broker_ip1" in loaded.explicit else None
+    advertised = named_address or advertised_address(host)
     names = None
     if not named:
         name_host, name_port = split_address("--name-server-listen", name_server_listen)
@@ -178,7 +180,7 @@ def serve(
         listeners.append(ha_listener)
         ha_host = host if ha_listen is None else split_address("--ha-listen", ha_listen)[0]
         ha_port = ha_listener.getsockname()[1]
-        ha = address_text(advertised if ha_host == host else advertised_address(ha_host, settings.broker_ip1), ha_port)
+        ha = address_text(named_address or advertised_address(ha_host), ha_port)
     metrics_at = None
     if metrics is not None:
         listeners.append(metrics_listener(metrics, trusted))
@@ -378,20 +380,18 @@ def bound_ha(ha_listen: str | None, host: str, port: int, trusted: bool) -> sock
         return None
 
 
-def advertised_address(host: str, configured: str) -> str:
-    """Return the IP address that clients are told, for a broker that listens on *host*."""
+def advertised_address(host: str) -> str:
+    """Return the IP address that clients are told, for a broker that listens on *host* and was not told its address."""
     address = ipaddress.ip_address(socket.gethostbyname(host) if ":" not in host else host)
     if not address.is_unspecified:
         return str(address)
-    if not ipaddress.ip_address(configured).is_loopback:
-        return configured
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # No packet is sent: the system only says which of its addresses it would use.
         try:
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
-            return configured
+            return "127.0.0.1"
 
 
 def address_text(host: str, port: int) -> str:
