@@ -209,7 +209,7 @@ def _choices():
         yield
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.one_of(

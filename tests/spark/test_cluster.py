@@ -23,7 +23,7 @@ from spark.lakes import offsets_in
 from written_log import START_MS, WrittenLog
 
 pytest.importorskip("pandas")
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.processes]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.processes]
 
 SECONDS_MAX = 120
 VIEWS = ("consume_queue", "index")
@@ -164,7 +164,6 @@ def files_below(target: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("spark_classes")
 def test_executors_of_a_cluster_do_the_work(master: str, tmp_path: Path):
     """Export, check, rebuild, writing back and pushed-down filters, with only paths shared."""

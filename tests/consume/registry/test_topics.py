@@ -19,6 +19,10 @@ def store(tmp_path):
         tmp_path / "store",
         mode="inline",
         message_delay_level=QUICK_DELAYS,
+        # A copy of the store has no holes.
+        mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=1000,
+        max_index_num=4000,
         # The test writes what is to be written.
         flush_consumer_offset_interval=3_600_000,
     ) as opened:

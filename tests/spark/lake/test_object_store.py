@@ -154,7 +154,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
-@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("lake_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_a_typed_table_with_a_key_is_merged_in_an_object_store(
     storage_options: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, lake_format: str
 ):
@@ -206,6 +206,7 @@ def test_typed_tables_lie_in_an_object_store(storage_options: dict[str, str], lo
     assert dead.count_rows() == 20
 
 
+@pytest.mark.long
 def test_an_iceberg_table_lies_in_an_object_store(storage_options: dict[str, str], log: WrittenLog, catalog: str):
     """With a catalog of pyiceberg's configuration; repeated batches, merging, a cut and leftovers as in a folder."""
     import pyarrow as pa

@@ -20,7 +20,8 @@ from reput_plugins.spark_export import check_lake
 from reput_plugins.spark_export import lake as lake_module
 from reput_plugins.spark_export.export_job import export
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.proof.watermarks import SMALL_FILES_MAX, read_watermarks
+from reput_plugins.spark_export.proof import watermarks
+from reput_plugins.spark_export.proof.watermarks import read_watermarks
 from source_tree import ROOT
 from spark.exporting import without_spark
 from spark.lake.test_lake_check import ONE, append, written
@@ -109,11 +110,12 @@ def test_a_transaction_without_its_watermark_gets_it_with_the_next(tmp_path: Pat
     assert check_lake(log.store, lake).ok
 
 
-def test_the_files_of_watermarks_stay_few(tmp_path: Path):
+def test_the_files_of_watermarks_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A follower makes one per transaction; they are merged."""
-    log, lake = exported(tmp_path, SMALL_FILES_MAX + 4)
+    monkeypatch.setattr(watermarks, "SMALL_FILES_MAX", 5)
+    log, lake = exported(tmp_path, 12)
     marks = read_watermarks(LakeLocation.of(lake), ONE)
-    assert len(marks) == SMALL_FILES_MAX + 4
+    assert len(marks) == 12
     assert [mark.begin for mark in marks[1:]] == [mark.until for mark in marks[:-1]]
-    assert len(DeltaTable(lake / "_watermarks").file_uris()) < 10
+    assert len(DeltaTable(lake / "_watermarks").file_uris()) < 6
     assert check_lake(log.store, lake).ok
