@@ -1,4 +1,4 @@
-"""Measures replication on the loopback: how fast a copy catches up, and what a producer waits for it.
+"""Measures replication on the loopback: how fast a copy catches up, what it costs, and what a producer waits for it.
 
     python benchmarks/follow.py --size-mib 1024 --seconds 10
 
@@ -8,9 +8,11 @@ The master is `reput serve`, the copy `reput follow`, each a process of its own 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,11 +21,16 @@ import time
 from pathlib import Path
 
 import reput
+from reput.bench.serve import put_in_flight
 from reput.replication.master_requests import MasterRequests
 
 REPUT = Path(sys.executable).with_name("reput")
 BODY_SIZE = 1024
 PORT = 23_911
+# Puts beside a copy that catches up, and as many without it, in turns.
+TURNS = 5
+PUTS_OF_TURN = 50_000
+IN_FLIGHT = 256
 
 
 def fill(store: Path, size: int) -> int:
@@ -64,6 +71,16 @@ def resident(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
+def processor_seconds(keeper: int) -> float:
+    """Return the processor time of a served store's processes, but for its dispatchers: the keeper and the broker."""
+    broker = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()[0]
+    ticks = 0
+    for pid in (keeper, int(broker)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def catch_up(directory: Path, size: int, dispatchers: str) -> dict[str, object]:
     """Measure a new copy of a full log, until its master knows that all of it is forced."""
     store, copy = directory / "master", directory / f"copy{len(dispatchers)}"
@@ -74,18 +91,55 @@ def catch_up(directory: Path, size: int, dispatchers: str) -> dict[str, object]:
     try:
         while not copied(copy):
             time.sleep(0.005)
-        began, first = time.monotonic(), copied(copy)
+        began, used, first = time.monotonic(), processor_seconds(master.pid), copied(copy)
         while copied(copy) < end:
-            time.sleep(0.005)
-        seconds = time.monotonic() - began
+            time.sleep(0.02)
+        seconds, used = time.monotonic() - began, processor_seconds(master.pid) - used
         return {
             "measurement": "catch_up",
             "dispatchers": dispatchers or "none",
             "mb_per_s": round((end - first) / seconds / 1e6, 1),
             "mib": round(end / (1 << 20)),
+            "master_cpu_s_per_gib": round(used / (end - first) * (1 << 30), 2),
             "anonymous_memory_mib": round(resident(follower.pid) / 1024, 1),
         }
     finally:
+        for process in (follower, master):
+            process.terminate()
+            process.wait()
+
+
+def beside(directory: Path, size: int) -> dict[str, object]:
+    """Measure puts at full speed beside a copy that catches up from *size* behind, and without it, in turns."""
+    store, copy = directory / "behind", directory / "copy-behind"
+    fill(store, size)
+    master = serve(store)
+    follower = follow(copy, "")
+    rates: dict[bool, list[float]] = {True: [], False: []}
+
+    async def put() -> float:
+        async with reput.connect(f"127.0.0.1:{PORT + 50}") as client:
+            return float((await put_in_flight(client, "load", PUTS_OF_TURN, b"x" * BODY_SIZE, IN_FLIGHT))["per_s"])
+
+    try:
+        while not copied(copy):
+            time.sleep(0.005)
+        begin = copied(copy)
+        for number in range(2 * TURNS):
+            is_beside = bool(number % 2)
+            follower.send_signal(signal.SIGCONT if is_beside else signal.SIGSTOP)
+            rates[is_beside].append(asyncio.run(put()))
+        alone, with_copy = (statistics.median(rates[is_beside]) for is_beside in (False, True))
+        return {
+            "measurement": "beside",
+            "put_per_s": round(alone),
+            "put_per_s_beside": round(with_copy),
+            "slower_percent": round(100 * (1 - with_copy / alone), 1),
+            "copied_mib": round((copied(copy) - begin) / (1 << 20)),
+            "behind_mib": round((MasterRequests(f"127.0.0.1:{PORT}").bounds()[1] - copied(copy)) / (1 << 20)),
+        }
+    finally:
+        follower.send_signal(signal.SIGCONT)
         for process in (follower, master):
             process.terminate()
             process.wait()
@@ -131,14 +185,18 @@ def main() -> None:
     parser.add_argument("--size-mib", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=1000, help="sends a second")
-    parser.add_argument("--only", choices=("catch_up", "send"), default=None)
+    parser.add_argument("--only", choices=("catch_up", "beside", "send"), default=None)
     parser.add_argument("--directory", type=Path, default=None)
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="reput-follow-", dir=arguments.directory))
     try:
-        for dispatchers in () if arguments.only == "send" else ("", "consume_queue,index"):
-            print(json.dumps(catch_up(directory, arguments.size_mib << 20, dispatchers)), flush=True)
-        for role in () if arguments.only == "catch_up" else ("ASYNC_MASTER", "SYNC_MASTER"):
+        parts = (arguments.only,) if arguments.only else ("catch_up", "beside", "send")
+        size = arguments.size_mib << 20
+        for dispatchers in ("", "consume_queue,index") if "catch_up" in parts else ():
+            print(json.dumps(catch_up(directory, size, dispatchers)), flush=True)
+        if "beside" in parts:
+            print(json.dumps(beside(directory, size)), flush=True)
+        for role in ("ASYNC_MASTER", "SYNC_MASTER") if "send" in parts else ():
             print(json.dumps(latency(directory, arguments.seconds, role, arguments.rate)), flush=True)
     finally:
         shutil.rmtree(directory)
