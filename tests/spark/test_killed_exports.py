@@ -96,7 +96,7 @@ def follow_and_kill(
 KILLS = [("delta", 3), ("iceberg", 1), pytest.param("iceberg", 20, marks=pytest.mark.long)]
 
 
-@pytest.mark.parametrize(("lake_format", "kills"), [("delta", 10), *KILLS[1:]])
+@pytest.mark.parametrize(("lake_format", "kills"), KILLS)
 def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_path: Path, lake_format: str, kills: int):
     """Again and again, at different points of writing, committing or merging; then it runs to completion."""
     log = written_log(tmp_path / "store", 600, 3)
