@@ -93,7 +93,8 @@ def follow_and_kill(
 
 
 # A few kills each time; many, also of Iceberg tables whose commits take longer, with the long tests.
-KILLS = [("delta", 3), ("iceberg", 1), pytest.param("iceberg", 20, marks=pytest.mark.long)]
+LONG_KILLS = [pytest.param(name, 20, marks=pytest.mark.long) for name in ("delta", "iceberg")]
+KILLS = [("delta", 3), ("iceberg", 1), *LONG_KILLS]
 
 
 @pytest.mark.parametrize(("lake_format", "kills"), KILLS)
