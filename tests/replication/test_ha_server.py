@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,20 @@ def frames(connection: socket.socket, end: int) -> tuple[int, bytes]:
         assert offset % SEGMENT + size <= SEGMENT
         body += read(connection, size)
     return first, body
+
+
+def test_a_follower_gets_no_more_a_second_than_was_set(tmp_path):
+    """A second's worth at once, then at the rate: what is behind that cannot have come sooner."""
+    rate = 100_000
+    with serving_log(tmp_path, ha_flow_control_enable=True, max_ha_transfer_byte_in_second=rate) as master:
+        end = master.put(300)
+        assert end > 3 * rate
+        begin = time.monotonic()
+        with master.connect(0) as connection:
+            assert frames(connection, end) == (0, master.log(0, end))
+        # A frame may overdraw it.
+        at_once = rate + master.engine.settings.ha_transfer_batch_size
+        assert time.monotonic() - begin > (end - at_once) / rate
 
 
 def is_ended(connection: socket.socket) -> bool:

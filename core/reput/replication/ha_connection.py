@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from math import ceil
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -31,6 +32,7 @@ from reput.replication.ha_protocol import (
     ReportReader,
 )
 from reput.store.log.segments import SegmentFile, Segments
+from reput.token_bucket import TokenBucket
 
 __all__ = ["ConnectionEnds", "HaConnection", "Protection"]
 
@@ -122,6 +124,9 @@ class HaConnection:
         # The body, if it was read for its CRC.
         self.body = memoryview(b"")
         self.heard_at = self.written_at = time.monotonic()
+        self.flow: TokenBucket | None = None
+        if settings.ha_flow_control_enable:
+            self.flow = TokenBucket(settings.max_ha_transfer_byte_in_second, self.heard_at)
 
     # From the follower.
 
@@ -255,6 +260,16 @@ class HaConnection:
         is_behind = self.sent < end or self.body_left > 0 or bool(self.header)
         return not self.is_blocked and self.acknowledged is not None and is_behind
 
+    def pause(self, now: float) -> float:
+        """Return for how many seconds the follower has got enough of the log, 0.0 if it may get more."""
+        return 0.0 if self.flow is None else self.flow.wait(now)
+
+    def turn_size(self, now: float) -> int:
+        """Return how many bytes the follower may get in this turn; its last frame may go beyond."""
+        if self.flow is None:
+            return TURN_SIZE
+        return 0 if self.flow.wait(now) else min(TURN_SIZE, ceil(self.flow.level))
+
     def send(self, end: int, now: float) -> None:
         """Send bytes of the log up to *end*, or a heartbeat.
 
@@ -265,7 +280,8 @@ class HaConnection:
             raise ConnectionEnds(f"it says nothing: silence_max_s={self.silence_max:g}")
         if self.acknowledged is None:
             return
-        turn_end = min(end, self.sent + TURN_SIZE)
+        begin = self.sent
+        turn_end = min(end, begin + self.turn_size(now))
         try:
             self.is_blocked = False
             self.finish_frame()
@@ -280,6 +296,9 @@ class HaConnection:
                 self.finish_frame()
         except BlockingIOError:
             self.is_blocked = True
+        finally:
+            if self.flow is not None:
+                self.flow.level -= self.sent - begin
 
     def begin_frame(self, end: int) -> None:
         """Decide on the next frame: within one segment, and not larger than followers take."""

@@ -149,8 +149,9 @@ class HaServer:
         # Set before the look at the log's end: growth behind that look wakes the thread.
         self.is_parked = bool(self.connections)
         end = self.engine.log_end()
-        is_behind = any(connection.may_send(end) for connection in self.connections.values())
-        events = self.selector.select(0.0 if is_behind else LOOK_S)
+        now = time.monotonic()
+        pauses = [connection.pause(now) for connection in self.connections.values() if connection.may_send(end)]
+        events = self.selector.select(min(pauses, default=LOOK_S))
         self.is_parked = False
         for key, mask in events:
             if key.fileobj is self.listener:

@@ -86,6 +86,8 @@ class SettingKeywords(TypedDict, total=False):
     ha_send_heartbeat_interval: int
     ha_housekeeping_interval: int
     ha_transfer_batch_size: int
+    ha_flow_control_enable: bool
+    max_ha_transfer_byte_in_second: int
     ha_slave_fallbehind_max: int
     in_sync_replicas: int
     slave_timeout: int

@@ -132,6 +132,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ha_send_heartbeat_interval: Interval = 5_000
     ha_housekeeping_interval: Interval = 20_000
     ha_transfer_batch_size: Annotated[int, Meta(ge=1, le=4_194_292)] = 32_768  # of a follower that keeps up
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: Count = 104_857_600  # to one follower
     ha_slave_fallbehind_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 268_435_456  # 5.x: haMaxGapNotInSync
     in_sync_replicas: Count = 2  # with SYNC_MASTER, copies of a message, this one included; RocketMQ 5: 1
     slave_timeout: Interval = 3_000

@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from reput.errors import ConfigError
+from reput.token_bucket import TokenBucket
 
 __all__ = ["QuotaSubject", "Quotas", "parse_quotas"]
 
@@ -58,27 +59,6 @@ class QuotaRule(msgspec.Struct, frozen=True):
             return False
 
 
-class Bucket:
-    """A rate."""
-
-    __slots__ = ("at", "level", "rate")
-
-    def __init__(self, rate: int, now: float) -> None:
-        self.rate = rate
-        self.level = float(rate)
-        self.at = now
-
-    def wait(self, now: float) -> float:
-        """Return the seconds until something may be taken, 0.0 if that is now."""
-        self.level = min(float(self.rate), self.level + (now - self.at) * self.rate)
-        self.at = now
-        return 0.0 if self.level > 0 else (1.0 - self.level) / self.rate
-
-    def is_full(self, now: float) -> bool:
-        """Return whether nothing was taken for a second or so."""
-        return self.wait(now) == 0.0 and self.level >= self.rate
-
-
 class QuotaSubject:
     """One topic, group or client address with a rule.
 
@@ -92,8 +72,8 @@ class QuotaSubject:
     def __init__(self, rule: QuotaRule, name: str, now: float) -> None:
         self.rule = rule
         self.name = name
-        self.messages = None if rule.messages is None else Bucket(rule.messages, now)
-        self.bytes = None if rule.bytes is None else Bucket(rule.bytes, now)
+        self.messages = None if rule.messages is None else TokenBucket(rule.messages, now)
+        self.bytes = None if rule.bytes is None else TokenBucket(rule.bytes, now)
         self.connections = 0
         self.in_flight = 0
         self.refused = 0
