@@ -113,7 +113,7 @@ def test_commands_on_a_page_run(page, tmp_path):
             assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.processes
 def test_the_page_about_dispatchers_leads_to_one_that_works(tmp_path):
     """Running every command and writing every file of the page is enough."""

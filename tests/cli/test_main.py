@@ -164,8 +164,12 @@ def test_every_verb_has_help_with_an_example(verb, capsys):
 
 
 def pasted(verb: list[str]) -> object:
-    """Return the verb as a parameter. Some need Spark; the examples of `bench` have shorter tests of their own."""
-    marks = {"export": [pytest.mark.spark], "lake": [pytest.mark.spark], "bench": [pytest.mark.long]}
+    """Return the verb as a parameter. What `bench` measures, and what starts Spark, has shorter tests of its own."""
+    marks = {
+        "export": [pytest.mark.spark, pytest.mark.long],
+        "lake": [pytest.mark.spark, pytest.mark.long],
+        "bench": [pytest.mark.long],
+    }
     return pytest.param(verb, id=" ".join(verb), marks=marks.get(verb[0], []))
 
 

@@ -32,7 +32,7 @@ PREPARED, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 INNER_BATCH = 0xC0
 
 
-@pytest.mark.parametrize("end", ["shutdown", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("shutdown", marks=pytest.mark.long), "kill"])
 def test_a_store_of_rocketmqs_goes_on_under_reput(tmp_path, rocketmq, end):
     """Its queue offsets continue, its messages can be read, and RocketMQ can open the store again."""
     directory = tmp_path / "store"

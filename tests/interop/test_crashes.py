@@ -99,7 +99,7 @@ def keys_are_lost_by_rocketmq_alone(directory, rocketmq):
     return lost
 
 
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("flush_disk_type", [pytest.param("ASYNC_FLUSH", marks=pytest.mark.long), "SYNC_FLUSH"])
 def test_a_reput_killed_under_load_loses_nothing_that_it_acknowledged(tmp_path, rocketmq, flush_disk_type):
     """RocketMQ finds every acknowledged message; further ones follow in order, without gaps."""
     directory = tmp_path / "store"
@@ -169,7 +169,7 @@ def test_a_record_torn_in_its_properties_is_kept_where_rocketmq_has_kept_it(tmp_
 
 
 @pytest.mark.parametrize("version", OLDER_VERSIONS, indirect=True)
-@pytest.mark.parametrize("end", ["shutdown", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("shutdown", marks=pytest.mark.long), "kill"])
 def test_what_rocketmq_has_cut_without_zeroing_is_no_part_of_the_log(tmp_path, rocketmq, end):
     """Whole records after RocketMQ's end, older than its last one, neither come back nor count as damage."""
     directory = tmp_path / "store"

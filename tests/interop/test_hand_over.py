@@ -68,7 +68,7 @@ def test_clean_closes_hand_the_store_over(tmp_path, rocketmq, version, options):
         assert_read_by_reput(store, ledger)
 
 
-@pytest.mark.parametrize("mode", ["inline", "processes"])
+@pytest.mark.parametrize("mode", [pytest.param("inline", marks=pytest.mark.long), "processes"])
 def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
     """Both are killed, three times: every acknowledged message exists, in its queue and under its keys."""
     options = {**FILE_SIZES, "mode": mode}

@@ -131,6 +131,7 @@ def test_the_wheel_installs(wheel, tmp_path):
     check(install([str(wheel)], tmp_path / "venv"), tmp_path / "venv")
 
 
+@pytest.mark.long
 def test_the_sdist_installs(sdist, tmp_path):
     """The way of a packager."""
     check(install([str(sdist)], tmp_path / "venv"), tmp_path / "venv")

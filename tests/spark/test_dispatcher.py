@@ -234,14 +234,14 @@ key = ["id"]
 
 
 @pytest.mark.processes
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lake_format", "typed"),
     [
         ("delta", False),
-        pytest.param("iceberg", False, marks=pytest.mark.long),
-        pytest.param("delta", True, marks=pytest.mark.long),
-        pytest.param("iceberg", True, marks=pytest.mark.long),
+        ("iceberg", False),
+        ("delta", True),
+        ("iceberg", True),
     ],
 )
 def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_path: Path, lake_format: str, typed: bool):

@@ -95,7 +95,7 @@ def jvm_below(pid: int) -> int | None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.usefixtures("spark_classes")
 def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):

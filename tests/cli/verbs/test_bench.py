@@ -70,6 +70,7 @@ def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("grows", ["topics", "groups", "delayed", "chain"])
 def test_growth_is_measured(grows, tmp_path, monkeypatch):
@@ -83,6 +84,7 @@ def test_growth_is_measured(grows, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_growth_is_told_as_a_table(tmp_path, monkeypatch, capsys):
     """What grows, the sizes, the cost at each, their ratio and its law."""
@@ -142,6 +144,7 @@ def test_decoding_is_measured_without_spark(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_opening_is_measured_as_a_user_meets_it(tmp_path, capsys):
     """By separate processes, which find every message after a close and after a kill."""

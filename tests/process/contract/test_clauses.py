@@ -59,7 +59,9 @@ def test_a_good_dispatcher_keeps_its_promises(attempt, clause, source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", [TOPIC_COUNT, BODIES], ids=["topic_count", "bodies"])
+@pytest.mark.parametrize(
+    "source", [pytest.param(TOPIC_COUNT, id="topic_count"), pytest.param(BODIES, id="bodies", marks=pytest.mark.long)]
+)
 def test_a_good_dispatcher_survives_a_crash_at_every_call(attempt, source):
     """It recovers by itself."""
     assert attempt(source, "crash_at_every_call") is None

@@ -77,7 +77,12 @@ def position(offset: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    "limit", [{}, {"maxBytesPerTrigger": "3000"}, {"maxOffsetsPerTrigger": "7"}], ids=["none", "bytes", "records"]
+    "limit",
+    [
+        pytest.param({}, id="none", marks=pytest.mark.long),
+        pytest.param({"maxBytesPerTrigger": "3000"}, id="bytes", marks=pytest.mark.long),
+        pytest.param({"maxOffsetsPerTrigger": "7"}, id="records"),
+    ],
 )
 def test_every_record_comes_once_in_one_batch_or_many(spark: Any, log: WrittenLog, limit: dict[str, str]):
     """A limit divides the backlog into micro-batches at records; AvailableNow reads them all and ends."""
@@ -120,6 +125,7 @@ def test_once_is_one_batch_of_all_that_is_there(spark: Any, log: WrittenLog):
     assert run.batches() == [(0, log.end)]
 
 
+@pytest.mark.long
 def test_a_run_ends_while_a_writer_appends(spark: Any, tmp_path: Path):
     """With the records at its start, or slightly more; the next one continues after them."""
     stopped = threading.Event()
