@@ -22,9 +22,10 @@ STARTED = re.compile(r'(?:\.start|__init__)\(\s*"(reput-[a-z-]+)"')
 # Nor are these threads of a store: the modules of a broker are loaded by one, and a client's loop runs in another.
 # A console is a process of its own, and of the metrics' threads a scraper sees that they answer no more.
 # The thread of a master's HA port dies in tests/replication; those of a copy end the following, which says why.
+# The death of a lease's thread is the loss of the lease: tests/lease.
 OTHERS = (
     *("core/reput/bench/", "core/reput/broker/", "core/reput/cli/", "core/reput/client/", "core/reput/replication/"),
-    *("core/reput/console/", "core/reput/metrics/", "core/reput/telemetry/", "plugins/"),
+    *("core/reput/console/", "core/reput/lease/", "core/reput/metrics/", "core/reput/telemetry/", "plugins/"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delivering import wait_until
 from reput.errors import BrokerError
 from reput.lease.agreement import ClusterState, Grant, Node
 from reput.lease.held_lease import HeldLease
@@ -105,3 +106,18 @@ def test_a_released_lease_is_given_back_and_does_not_hold():
     assert not lease.holds()
     assert engine.given_back == 1
     assert lost == []
+
+
+def test_the_death_of_its_thread_is_its_loss():
+    """Nobody would renew it."""
+
+    class Broken(Engine):
+        def renew(self, grant: Grant) -> float:
+            raise RuntimeError("a defect")
+
+    lease, lost = held_by(Broken())
+    lease.start()
+    lease.wakeup()
+    wait_until(lambda: lost == ["lost"])
+    assert not lease.holds()
+    lease.stop()

@@ -21,7 +21,7 @@ import pytest
 from faulty_files import Killed
 from reput.errors import BrokerError, FollowError
 from reput.replication import copy_preparation, follower
-from reput.replication.copy_preparation import difference
+from reput.replication.copy_preparation import MasterAddress, difference
 from reput.replication.follower import Follower
 from reput.replication.ha_protocol import HaFrameReader
 from reput.replication.log_history import LogHistory
@@ -259,7 +259,8 @@ class ReplicationSimulation:
         before = machine.log()
         machine.die()
         self.is_reliable, was_reliable = True, self.is_reliable
-        plan = difference(machine.directory, Segments(machine.directory / "commitlog"), self.followed, self.describe())
+        segments = Segments(machine.directory / "commitlog")
+        plan = difference(machine.directory, segments, self.followed, self.describe(), MasterAddress("ha:2"))
         self.is_reliable = was_reliable
         if plan is not None:
             files = ProcessFiles(machine.disk)
