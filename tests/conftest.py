@@ -82,15 +82,22 @@ def pytest_configure(config: pytest.Config) -> None:
 HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalake")) and shutil.which("java")
 
 
-# A test with one of these marks is not quick.
+# A test with one of these marks, or in one of these folders, is not quick.
 NOT_QUICK = ("slow", "long", "processes", "spark", "java")
+NOT_QUICK_FOLDERS = (
+    "tests/access/",
+    "tests/process/contract/",
+    "tests/replication/",
+    "tests/simulation/",
+    "tests/spark/",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the quick tests, and skip the Spark tests on a machine without Spark."""
     for item in items:
-        if not any(item.get_closest_marker(name) for name in NOT_QUICK):
+        if not (item.nodeid.startswith(NOT_QUICK_FOLDERS) or any(map(item.get_closest_marker, NOT_QUICK))):
             item.add_marker(pytest.mark.quick)
         if not HAS_SPARK and item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.skip(reason="needs Java and the extra spark"))
