@@ -1,7 +1,7 @@
 """The fault matrix of real processes that are killed in their system calls; `killed_program` does it.
 
-``REPUT_FAULT_CALLS=all`` kills at every call of every row, which takes minutes; otherwise a row takes 8, evenly
-spread.
+``REPUT_FAULT_CALLS=all`` kills at every call of every row, which takes minutes; otherwise a row takes 16, evenly
+spread, or 12 if whole process groups are started.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ for deed, place, afterwards in (
     ("remove_segments", "removal of old segments", "log and views begin where the log does"),
     ("delete_topic", "deletion of a topic", "the topic is there, or it is gone, queues and all"),
 ):
-    row(KILL, place, afterwards, pytest.mark.slow)(killed(deed, 8))
+    row(KILL, place, afterwards, pytest.mark.slow)(killed(deed, 16))
 
 for deed, place, afterwards in (
     (
@@ -68,4 +68,4 @@ for deed, place, afterwards in (
         "the view is the old or the new one",
     ),
 ):
-    row(KILL, place, afterwards, pytest.mark.slow, pytest.mark.processes)(killed(deed, 8))
+    row(KILL, place, afterwards, pytest.mark.slow, pytest.mark.processes)(killed(deed, 12))

@@ -153,7 +153,8 @@ def test_a_master_without_its_lease_answers_nothing(master):
     """Sends, pulls and requests for the log: clients go elsewhere, followers wait for the next master."""
     end = master.put(5)
     with master.broker.client() as client:
-        assert client.pull("g", "orders").code == ResponseCode.SUCCESS
+        # Once the queue has the messages.
+        wait_until(lambda: client.pull("g", "orders").code == ResponseCode.SUCCESS)
         master.now = 900.0
         assert client.send_message("orders").code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert client.pull("g", "orders").code == ResponseCode.SERVICE_NOT_AVAILABLE

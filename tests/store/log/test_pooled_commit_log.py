@@ -153,6 +153,17 @@ def test_a_close_commits_and_loses_nothing(tmp_path):
     assert log_bytes(tmp_path / "pooled") == log_bytes(tmp_path / "plain")
 
 
+def test_whoever_followed_the_log_may_stop_after_its_close(tmp_path):
+    """The publisher changes then, for which the records of the previous one are committed; the buffers are gone."""
+    opened = open_store(tmp_path)
+    opened.put(message_of_size(700))
+    opened.close(views_complete=True)
+    told = Told()
+    opened.attach(told, needs_properties=False)
+    assert told.ends == []
+    assert opened.committed == opened.appended
+
+
 def test_a_put_that_finds_no_buffer_commits_to_have_one(tmp_path):
     """The pool never has more than its number of buffers, however many segments are filled."""
     opened = open_store(tmp_path / "store", transient_store_pool_size=3)

@@ -131,6 +131,9 @@ class PooledCommitLog(CommitLog):
             if self.failed is not None:
                 raise StoreError(self.failed)
             target, begin = self.appended, self.committed_offset
+            if begin == target:
+                # A closed log has no buffers, and whoever followed it may still commit.
+                return target
             for segment in list(self.unforced):
                 if segment.begin < target and begin < segment.begin + self.segment_size:
                     self.write(segment, max(begin, segment.begin), target)
