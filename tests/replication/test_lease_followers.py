@@ -132,7 +132,7 @@ def test_a_copy_does_not_go_on_at_a_master_of_another_epoch(master, tmp_path):
 
 
 def test_what_a_node_asks_for_counts_only_once_it_has_compared_it(master):
-    """Its log may have parted below; a node that has nothing to compare counts at once."""
+    """Its log may have diverged below; a node that has nothing to compare counts at once."""
     end = master.put(5)
     with master.stream(end - 100, **{EPOCH: EPOCH_HELD, MEMBER: "b", END: end}) as stream:
         wait_until(lambda: len(master.server.followers()) == 1)

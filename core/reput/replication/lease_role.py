@@ -120,7 +120,7 @@ class LeaseRole(ServiceThread):
         self.complaint = ""
 
     def begin(self, on_end: Callable[[], None], *, discard: bool) -> None:
-        """Call *on_end*, from some thread, when the role ends. *discard*: also if the log parts from the master's."""
+        """Call *on_end*, from some thread, when the role ends. *discard*: also if the log differs from the master's."""
         self.on_end = on_end
         self.discard = discard
         if self.held is None:
@@ -153,9 +153,9 @@ class LeaseRole(ServiceThread):
             return
         self.complaint = ""
         state = agreed.state
-        has_parted = self.discard and self.engine.follower.error is not None
+        has_diverged = self.discard and self.engine.follower.error is not None
         is_next = state is not None and state.epoch != self.state.epoch
-        if has_parted or is_next or may_take(agreed, self.member):
+        if has_diverged or is_next or may_take(agreed, self.member):
             logger.info("this node looks for another role: agreed=%s holder=%s", state, agreed.holder)
             self.stopping = True
             self.on_end()
