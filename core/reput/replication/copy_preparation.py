@@ -28,7 +28,7 @@ from reput.store.disk.files import Files
 from reput.store.log.segments import Segments
 from reput.store.recovery.repair import CutPlan, cut
 from reput.store.state.followed_master import FollowedMaster, read_followed_master
-from reput.store.state.identity import is_store, is_unfinished, read_identity
+from reput.store.state.identity import is_store, may_be_store, read_identity
 from reput.store.state.store_lock import StoreLock
 
 __all__ = ["Beginning", "MasterAddress", "PreparedCopy", "agreed_epoch", "prepare_copy", "require_epoch"]
@@ -134,7 +134,7 @@ def prepare_copy(
         if discarded is not None or known != followed:
             record_master(directory, followed, known, files)
         return PreparedCopy(followed, given, discarded)
-    if known is None and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
+    if known is None and not may_be_store(directory):
         raise NotAStore(
             f"the directory is not empty and holds no commit log: store={directory}",
             "Name an empty or new directory, or a copy that was begun earlier.",

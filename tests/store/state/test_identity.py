@@ -12,6 +12,7 @@ from reput.store.disk.sealed_file import seal
 from reput.store.log.segments import Segments
 from reput.store.record.message import Message
 from reput.store.recovery.repair import cut
+from reput.store.state import identity
 from reput.store.state.epochs import Epoch, read_epochs
 from reput.store.state.identity import (
     LAYOUT_VERSION,
@@ -19,6 +20,7 @@ from reput.store.state.identity import (
     derive_store_id,
     is_store,
     is_unfinished,
+    may_be_store,
     new_store_id,
     read_identity,
     read_store_id,
@@ -156,6 +158,18 @@ def test_what_the_making_of_a_store_leaves_is_told_from_other_things(tmp_path, n
         path = tmp_path / name
         path.mkdir() if name.endswith("/") else path.touch()
     assert is_unfinished(tmp_path) is unfinished
+
+
+def test_a_store_that_another_process_makes_meanwhile_is_one(tmp_path, monkeypatch):
+    """Otherwise whoever comes second would be told that the directory holds other things."""
+
+    def look_while_it_is_made(directory):
+        monkeypatch.undo()
+        open_store(directory).close(views_complete=True)
+        return is_unfinished(directory)
+
+    monkeypatch.setattr(identity, "is_unfinished", look_while_it_is_made)
+    assert may_be_store(tmp_path)
 
 
 def test_files_with_bytes_are_never_left_overs(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "has_record",
     "is_store",
     "is_unfinished",
+    "may_be_store",
     "new_store_id",
     "read_identity",
     "read_store_id",
@@ -156,10 +158,27 @@ def is_unfinished(directory: Path) -> bool:
         if entry.name not in ("reput", "commitlog") or not entry.is_dir():
             return False
         for inner in entry.iterdir():
-            ours = inner.suffix == ".draft" if entry.name == "reput" else inner.stat().st_size == 0
-            if not inner.is_file() or not ours:
+            try:
+                status = inner.lstat()
+            except FileNotFoundError:
+                # The process that makes the store at this moment has renamed its draft.
+                continue
+            ours = inner.suffix == ".draft" if entry.name == "reput" else status.st_size == 0
+            if not stat.S_ISREG(status.st_mode) or not ours:
                 return False
     return True
+
+
+def may_be_store(directory: Path) -> bool:
+    """Tell whether *directory* is absent, a store, or what is left of the making of one.
+
+    Another process may make the store meanwhile, so a store is looked for a second time, after everything else.
+    """
+    return (
+        not directory.exists()
+        or is_store(directory)
+        or (directory.is_dir() and (is_unfinished(directory) or is_store(directory)))
+    )
 
 
 def is_unused_rocketmq(directory: Path) -> bool:

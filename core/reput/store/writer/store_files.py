@@ -42,8 +42,7 @@ from reput.store.state.identity import (
     LAYOUT_VERSION,
     StoreIdentity,
     has_record,
-    is_store,
-    is_unfinished,
+    may_be_store,
     new_store_id,
     read_identity,
 )
@@ -103,8 +102,7 @@ class StoreFiles:
         self.threads = threads
         self.change_settings = frozenset(change_settings)
         self.topic_deletions = TopicDeletions(directory)
-        is_new = not is_store(directory)
-        if is_new and directory.exists() and not (directory.is_dir() and is_unfinished(directory)):
+        if not may_be_store(directory):
             raise NotAStore(
                 f"the directory is not empty and holds no commit log: store={directory}",
                 "Name an empty or new directory, or one that has commitlog/ in it.",
