@@ -9,7 +9,6 @@ import fcntl
 import functools
 import subprocess
 import sys
-from pathlib import Path
 
 __all__ = ["archive_spark_classes"]
 
@@ -30,8 +29,9 @@ def archive_spark_classes() -> None:
 
     from reput_plugins.spark_export.class_archive import ClassArchive
     from reput_plugins.spark_export.requirements import find_java
+    from reput_plugins.spark_export.spark_home import spark_home
 
-    archive = ClassArchive(find_java(), Path(pyspark.__file__).parent, pyspark.__version__)
+    archive = ClassArchive(find_java(), spark_home("local[2]"), pyspark.__version__)
     archive.path.parent.mkdir(parents=True, exist_ok=True)
     with archive.path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -22,12 +22,14 @@ from reput.errors import DispatcherError
 from reput_plugins.spark_export.class_archive import ClassArchive
 from reput_plugins.spark_export.requirements import find_java
 from reput_plugins.spark_export.scratch_folder import scratch_folder
+from reput_plugins.spark_export.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["spark_session"]
 
+LOCAL = "local[*]"
 LOOPBACK = "127.0.0.1"
 LOG_LINES_SHOWN = 12
 # Most of the time goes into writing a class archive.
@@ -97,11 +99,12 @@ def spark_session(
         finally:
             session.stop()
         return
-    archive = ClassArchive(find_java(), Path(pyspark.__file__).parent, pyspark.__version__)
+    home = spark_home(settings.get("spark.master", LOCAL))
+    archive = ClassArchive(find_java(), home, pyspark.__version__)
     with scratch_folder() as scratch:
         java_options = archive.options(make_class_archive)
         wanted = local_settings({"spark.driver.memory": driver_memory, **settings}, scratch, java_options)
-        with started(wanted, app_name, scratch) as session:
+        with started(wanted, app_name, scratch, home) as session:
             yield session
         archive.keep()
 
@@ -125,7 +128,7 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
     log4j = scratch / "log4j2.properties"
     log4j.write_text(LOG4J)
     wanted = {
-        "spark.master": "local[*]",
+        "spark.master": LOCAL,
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",
@@ -149,10 +152,9 @@ def local_settings(settings: Mapping[str, str], scratch: Path, java_options: str
 
 
 @contextlib.contextmanager
-def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterator[SparkSession]:
+def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Path) -> Iterator[SparkSession]:
     """Start a JVM whose output goes to a file, yield its session, and wait for the JVM to end."""
     from pyspark import SparkConf, SparkContext
-    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
@@ -168,7 +170,7 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path) -> Iterat
         variables = {
             "PYSPARK_PYTHON": settings["spark.pyspark.python"],
             # Otherwise Spark's script starts a Python to find it.
-            "SPARK_HOME": _find_spark_home(),
+            "SPARK_HOME": str(home),
             # For the launcher JVM, which only prints the command line of the real one.
             "SPARK_LAUNCHER_OPTS": f"{JVM_OPTIONS} {os.environ.get('SPARK_LAUNCHER_OPTS', '')}".strip(),
             "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", MALLOC_ARENAS),
