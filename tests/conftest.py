@@ -86,11 +86,19 @@ HAS_SPARK = all(importlib.util.find_spec(name) for name in ("pyspark", "deltalak
 NOT_QUICK = ("slow", "long", "processes", "spark", "java")
 NOT_QUICK_FOLDERS = (
     "tests/access/",
+    "tests/interop/",
     "tests/process/contract/",
     "tests/replication/",
     "tests/simulation/",
     "tests/spark/",
 )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what has no quick test if these alone are asked for: some of it imports much."""
+    if config.option.markexpr == "quick" and f"{collection_path}/".endswith(NOT_QUICK_FOLDERS):
+        return True
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)

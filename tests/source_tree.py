@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -32,28 +31,37 @@ class Module:
         """The path from the root of the repository."""
         return str(self.path.relative_to(ROOT))
 
-    def imports(self) -> Iterator[tuple[str, int]]:
-        """Yield each imported full name with its line, including imports in functions and for types only."""
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the module's syntax."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> list[tuple[str, int]]:
+        """Each imported full name with its line, including imports in functions and for types only."""
         package = self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
-        for node in ast.walk(self.tree):
+        found = []
+        for node in self.nodes:
             if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield alias.name, node.lineno
+                found += [(alias.name, node.lineno) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
                 module = ".".join([*above, *([node.module] if node.module else [])])
-                for alias in node.names:
-                    yield f"{module}.{alias.name}", node.lineno
+                found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+        return found
 
     @cached_property
     def names(self) -> list[tuple[str, int]]:
         """The names in the code with their lines: names, attributes as ``a.b.c``, and full imported names."""
-        names = [
-            (node.id if isinstance(node, ast.Name) else ast.unparse(node), node.lineno)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Name | ast.Attribute)
-        ]
-        return [*names, *self.imports()]
+        names = [(dotted(node), node.lineno) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)]
+        return [*names, *self.imports]
+
+
+def dotted(node: ast.expr) -> str:
+    """Return an expression as it is written, names and attributes quickly."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
 @cache

@@ -18,6 +18,7 @@ from reput.process.contract.host import promises
 from reput.process.dispatcher.states import State
 from reput.settings import Settings, load_settings
 from reput.settings.spelling import ROCKETMQ_SPELLING, TLS_SPELLING
+from reput_plugins.spark_export.spark_home import spark_home
 from source_tree import ROOT, modules
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
@@ -68,11 +69,14 @@ def test_python_on_a_page_runs(page, tmp_path):
     """Unchanged, from top to bottom, in an empty folder."""
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), "utf-8")
+    # For a few short jobs the JVM starts sooner with its simplest compiler, and Python with less to compile.
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    if page.stem == "spark":
+        environment["SPARK_HOME"] = str(spark_home("local[2]"))
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
-        # A JVM for a few short jobs starts sooner with its simplest compiler and collector.
-        env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -169,6 +173,7 @@ def test_every_setting_is_documented():
     }
 
 
+@pytest.mark.slow
 def test_a_setting_is_said_to_do_something_if_it_does():
     """The mark means that a setting is not used yet; it must be removed once the setting is used."""
     code = " ".join(

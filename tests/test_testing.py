@@ -28,6 +28,7 @@ def test_it(reput_store):
 """
 
 
+@pytest.mark.slow
 def test_a_test_gets_an_empty_store_that_runs(reput_store):
     """Like the module's own example."""
     stored = reput_store.put(reput.Message("orders", b"one"))
@@ -60,6 +61,7 @@ def test_everything_is_gone_afterwards_and_options_can_be_others(tmp_path):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_ask_pays_nothing():
     """The plugin is loaded in every run of pytest on the machine; it loads no other module of reput."""
     said = subprocess.run(

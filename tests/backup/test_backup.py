@@ -48,6 +48,7 @@ def test_a_backup_of_an_open_store_restores_equal_to_its_log(tmp_path):
         assert (result.commit_log_offset, result.queue_offset) == (report.log_end, 30)
 
 
+@pytest.mark.slow
 def test_a_later_backup_copies_only_what_has_grown(tmp_path):
     """What a backup copies is proportional to what the log has grown, and each backup can be restored."""
     store, target = tmp_path / "store", tmp_path / "target"
@@ -64,6 +65,7 @@ def test_a_later_backup_copies_only_what_has_grown(tmp_path):
         assert_restored(target, tmp_path, store, report.log_end, backup=number)
 
 
+@pytest.mark.slow
 def test_every_backup_among_many_small_ones_can_be_restored(tmp_path):
     """Pieces that join with earlier ones leave the older backups whole, and are few."""
     choose = random.Random(7)
@@ -246,6 +248,7 @@ def test_a_target_belongs_to_one_history(tmp_path):
         make_backup(copy, target)
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_is_backed_up_from_the_cut_on(tmp_path):
     """After `reput repair --cut-at`, backups go on: what was cut is copied anew, the older backup still has the old."""
     store, target, before = tmp_path / "store", tmp_path / "target", tmp_path / "before"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from reput.bench.export import delays, measure_export
 
 
+@pytest.mark.slow
 def test_decoding_can_be_measured_without_spark(tmp_path: Path):
     """A short run decodes every record that it wrote, gives JSON, and leaves nothing behind."""
     report = measure_export(tmp_path, size=1 << 20, with_spark=False)

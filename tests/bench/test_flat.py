@@ -11,6 +11,7 @@ from benchmarks.flat import main
 from reput.bench.figures import look_up
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_flatness_is_measured(tmp_path, capsys):
     """The report compares a put and a get in both stores."""

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import misbehaviour
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_a_kind_of_misbehaviour_is_measured(tmp_path, monkeypatch, capsys):
     """Scratch stores and plugins are removed afterwards."""

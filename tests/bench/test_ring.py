@@ -10,7 +10,7 @@ from benchmarks.figures import FIGURES
 from benchmarks.ring import main
 from reput.bench.figures import look_up
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 
 def test_the_ring_can_be_measured_anywhere(capsys):

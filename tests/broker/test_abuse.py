@@ -173,6 +173,7 @@ def requests_with_names():
     return [*requests, (Code.SEND_MESSAGE_V2, send_fields("T", fields={"defaultTopic": "NAME"}), b"body")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "fields", "body"), requests_with_names(), ids=lambda value: str(value)[:12])
 def test_names_lead_nowhere(broker, client, tmp_path, code, fields, body):
     """Whatever a topic, a group or a client is called: no file comes or goes outside of the store, or with its name."""
@@ -194,6 +195,7 @@ def test_names_lead_nowhere(broker, client, tmp_path, code, fields, body):
     assert lives(broker)
 
 
+@pytest.mark.slow
 def test_unknown_queues_leave_nothing_behind(broker, client):
     """A reader keeps what it knows of a queue; strangers may ask for any."""
     client.send_message("T")
@@ -353,6 +355,7 @@ def test_a_reply_that_is_refused_is_answered(client, properties):
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.slow
 def test_a_flood_of_requests_without_answer_is_taken(broker, client):
     """All of it is stored or refused; nobody waits behind it for long."""
     count = 5000

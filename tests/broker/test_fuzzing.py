@@ -159,6 +159,7 @@ def test_every_request_is_answered_or_ends_its_connection(shared, caplog, data):
     assert [(record.getMessage(), record.exc_text) for record in errors] == []
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_bytes_are_answered_or_end_their_connection(shared, caplog, data):

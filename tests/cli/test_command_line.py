@@ -45,6 +45,7 @@ def test_what_a_started_process_prints_is_kept(monkeypatch):
     assert ([os.fstat(descriptor) for descriptor in range(3)], sys.stdin, sys.stdout, sys.stderr) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "leave"),
     [

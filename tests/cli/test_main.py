@@ -35,6 +35,7 @@ def test_the_version_is_the_distribution_s(capsys):
     assert capsys.readouterr().out == f"reput {reput.__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence", "advice"),
     [
@@ -154,6 +155,7 @@ def verbs() -> list[list[str]]:
     return alone + grouped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 def test_every_verb_has_help_with_an_example(verb, capsys):
     """The example contains the verb itself, and can be pasted."""

@@ -76,6 +76,7 @@ def asked(tmp_path, monkeypatch, stores) -> Callable[[int, list[str]], int]:
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
 def test_a_list_asks_for_each_topic_once(asked, command, capsys):
     """Twice as many topics take twice as many accesses."""

@@ -18,15 +18,23 @@ from source_tree import ROOT
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_new_project_installs_checks_and_passes_its_tests(tmp_path):
+def test_a_new_project_installs_and_passes_its_tests(tmp_path):
     """By the commands on its page, without any change."""
     author = AuthorEnvironment(tmp_path)
     written = author.succeed("reput plugin new word_count").splitlines()
     assert "reput-word-count/src/reput_word_count/__init__.py" in written
     author.succeed("cd reput-word-count && pip install -e '.[test]'")
     assert "reput-word-count" in author.succeed("reput plugin list")
-    assert "Success" in author.succeed("cd reput-word-count && mypy")
     assert " passed, 1 skipped" in author.succeed("cd reput-word-count && pytest -q")
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_a_new_project_has_types(tmp_path):
+    """By its own settings, which are strict."""
+    author = AuthorEnvironment(tmp_path)
+    author.succeed("reput plugin new word_count")
+    assert "Success" in author.succeed("cd reput-word-count && pip install -e '.[test]' >&2 && mypy")
 
 
 def test_a_new_project_is_formatted_and_lacks_nothing(tmp_path):

@@ -367,6 +367,7 @@ def test_a_store_that_no_broker_serves_is_an_error(tmp_path):
         assert "reput serve" in error.value.advice
 
 
+@pytest.mark.slow
 def test_transactions_are_seen_once_they_are_committed(client):
     """A half message is delivered by commit, and never after rollback."""
     transactions = client.transactions

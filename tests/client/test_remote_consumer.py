@@ -208,6 +208,7 @@ def test_a_full_consumer_waits_for_acknowledgements(client):
         assert consumer.receive(20) is not None
 
 
+@pytest.mark.slow
 def test_seek_and_rewind_move_the_group(client):
     """Messages in flight are forgotten; a place that the queue does not have is refused."""
     client.put_batch([Message("orders", b"%d" % number, queue_id=1) for number in range(5)])
@@ -247,6 +248,7 @@ def test_broadcasting_consumers_get_everything_each(client, tmp_path):
         client.consumer("news", "orders", offset_store=place)
 
 
+@pytest.mark.slow
 def test_a_compressed_body_is_inflated(broker, client):
     """As RocketMQ's producers compress: zlib, and a bit in the flags. A bomb stays as it is."""
     bomb = zlib.compress(bytes(33 << 20))
@@ -362,6 +364,7 @@ def register(broker, topic, port):
     broker.call(lambda: broker.broker.routes.register(registration))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_consumer_starts_while_one_of_the_brokers_is_away(tmp_path, hangs, monkeypatch):
     """It consumes from the others, and from that one as soon as it is there."""
@@ -396,6 +399,7 @@ def test_a_consumer_does_not_start_while_all_brokers_are_away(broker, client):
         client.consumer("billing", "orders")
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_waited_for(tmp_path):
     """A put and a consumer go on when the broker is back at its address: nothing but a delay is noticed."""
     with served(tmp_path / "store") as broker:

@@ -180,6 +180,7 @@ def test_open_pages_share_one_reading_a_second(browser, store):
     assert len(reads) == 2
 
 
+@pytest.mark.slow
 def test_a_store_that_nobody_has_open_is_only_read(golden_read_only):
     """Nothing can be done to it, and not a byte changes."""
     with store_browser(golden_read_only("basic-4.9") / "store") as browser:
@@ -191,6 +192,7 @@ def test_a_store_that_nobody_has_open_is_only_read(golden_read_only):
         assert "reput_writer_state" in browser.text("/metrics")
 
 
+@pytest.mark.slow
 def test_brokers_are_shown_with_their_topics_groups_consumers_and_messages(tmp_path):
     """Through an address; they have no dispatchers. A group is moved from there."""
     with served(tmp_path / "store") as broker, broker.client() as client:
@@ -214,6 +216,7 @@ def test_brokers_are_shown_with_their_topics_groups_consumers_and_messages(tmp_p
             assert "Nobody follows it." in browser.text("/brokers")
 
 
+@pytest.mark.slow
 def test_dead_letters_are_put_back_and_a_quota_s_refusals_are_shown(tmp_path):
     """Both through the broker: how many letters before the confirmation, then what became of them."""
     with served(tmp_path / "store", broker_quotas="topic=small messages=1") as broker:

@@ -46,6 +46,7 @@ def log_in(browser: Browser, password: str = PASSWORD, name: str = "ada") -> tup
     return answer.status_code, answer.text
 
 
+@pytest.mark.slow
 def test_every_answer_carries_a_strict_content_policy(store):
     """Scripts and styles come from the console alone, and no other page may frame it."""
     with store_browser(store) as browser:
@@ -61,6 +62,7 @@ def test_every_answer_carries_a_strict_content_policy(store):
         assert browser.client.get("/").headers["cache-control"] == "no-store"
 
 
+@pytest.mark.slow
 def test_a_name_of_another_machine_does_not_reach_a_console_on_loopback(store):
     """A page elsewhere could otherwise point a name of its own at 127.0.0.1."""
     with store_browser(store) as browser:
@@ -100,6 +102,7 @@ def test_a_session_s_cookie_is_kept_from_scripts_and_other_sites(store):
     assert "HttpOnly; SameSite=Strict" in cookie
 
 
+@pytest.mark.slow
 def test_where_there_are_accounts_nothing_is_shown_before_the_login(store, users):
     """Pages lead to the form; streams and metrics say 401. Afterwards everything is there, until the log-out."""
     with store_browser(store, accounts=Accounts(users)) as browser:
@@ -119,6 +122,7 @@ def test_where_there_are_accounts_nothing_is_shown_before_the_login(store, users
         assert browser.client.get("/", follow_redirects=False).status_code == 303
 
 
+@pytest.mark.slow
 def test_wrong_passwords_make_the_next_attempt_wait_longer_each_time(store, users):
     """Even one with the right password. Who else comes from the address, perhaps through a proxy, is not kept out."""
     now = [0.0]
@@ -186,6 +190,7 @@ def test_a_file_of_users_that_cannot_be_trusted_is_refused(text, mode, sentence,
         assert f"reput password {path} " in raised.value.advice
 
 
+@pytest.mark.slow
 def test_a_user_is_added_and_a_password_is_changed(tmp_path):
     """`reput password` keeps the other lines, and never writes a password as it is."""
     path = tmp_path / "users"

@@ -45,7 +45,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.module.__name__.rpartition(".")[2] in DRIVING and not once:
         # The default mode runs on every Python, the others on one.
         usual, *others = FLUSH_MODES
-        modes = [usual, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
+        # A test that is slow by itself is long in the other modes.
+        mark = pytest.mark.long if any(metafunc.definition.iter_markers("slow")) else pytest.mark.slow
+        modes = [usual, *(pytest.param(name, marks=mark) for name in others)]
         metafunc.parametrize("flush_mode", modes, indirect=True)
 
 

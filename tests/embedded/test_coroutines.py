@@ -104,6 +104,8 @@ def test_a_task_does_all_that_a_thread_does(tmp_path):
     asyncio.run(asyncio.wait_for(main(), LIMIT_S))
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_task_that_is_cancelled_while_a_store_opens_leaves_it_closed(tmp_path):
     """Another task may open it immediately."""
 

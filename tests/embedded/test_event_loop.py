@@ -119,6 +119,8 @@ class Obstacle:
         self.read_lock.release()
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("name", CALLS)
 def test_other_tasks_go_on_while_a_coroutine_waits_for_disk_and_readers(tmp_path, monkeypatch, name, flush_disk_type):

@@ -98,7 +98,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 @pytest.mark.parametrize(("way", "mode"), WAYS)
 def test_a_program_that_ends_without_close_leaves_a_store_as_if_it_had_closed_it(tmp_path, way, mode):
@@ -114,7 +114,7 @@ def test_a_program_that_ends_without_close_leaves_a_store_as_if_it_had_closed_it
         assert consumer.receive(0) is None
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 def test_a_program_that_does_not_close_is_warned(tmp_path):
     """The store is also closed if warnings are errors."""
@@ -124,7 +124,7 @@ def test_a_program_that_does_not_close_is_warned(tmp_path):
         assert not (tmp_path / "store" / "abort").exists()
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 def test_what_comes_after_the_end_of_the_program_is_refused(tmp_path):
     """For example, an exit handler that was registered before reput finds the store closed."""
@@ -149,7 +149,7 @@ atexit.register(lambda: store.put(reput.Message("orders", b"in time")))
         assert [record.body for record in store.records()] == [b"in time"]
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 def test_a_forked_child_that_ends_leaves_its_parents_store_alone(tmp_path):
     """It closes nothing, and logs nothing."""

@@ -28,7 +28,7 @@ from reput.store.reader.results import GetMessageStatus
 from reput.store.recovery.repair import accept
 
 
-@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.every_python])])
+@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.newest_python])])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

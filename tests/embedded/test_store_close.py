@@ -21,11 +21,13 @@ from reput.errors import (
 )
 
 
-@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.every_python])])
+@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.newest_python])])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_second_writer_is_told_who_holds_the_store(tmp_path):
     """The error names the process."""
     with open_tiny(tmp_path / "store", mode="inline"):

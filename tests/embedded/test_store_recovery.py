@@ -24,7 +24,7 @@ from reput.store.recovery.repair import accept
 from written_log import WrittenLog
 
 
-@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.every_python])])
+@pytest.fixture(params=["inline", pytest.param("processes", marks=[pytest.mark.processes, pytest.mark.newest_python])])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -104,6 +104,8 @@ def lose_a_unit(queues: Path) -> None:
         file.write(bytes(20))
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("lose", [lose_topic, lose_queue, lose_oldest_file, lose_newest_file, lose_a_unit])
 def test_what_queues_of_rocketmq_have_lost_comes_again(golden, lose):
     """RocketMQ would serve an empty or a shorter queue. Its log was read when the store was found, and tells better."""
@@ -167,6 +169,8 @@ def test_a_killed_writer_loses_nothing_that_was_put(tmp_path):
         assert store.status().writer.epoch == 2
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("cut", [0, 0.5, -1])
 @pytest.mark.parametrize("view", ["consumequeue/orders/0", "consumequeue_ext/orders/0", "index"])
 def test_a_file_of_a_view_that_was_cut_short_is_noticed_by_the_opening(tmp_path, view, cut):
@@ -215,6 +219,8 @@ def test_a_byte_that_no_crc_covers_brings_nothing_back_that_was_deleted(tmp_path
     assert check_store(path, store.settings).ok
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("size", [None, 0, 1000])
 def test_a_segment_that_is_gone_or_cut_short_is_noticed_by_the_opening(tmp_path, size, killed):

@@ -111,6 +111,8 @@ def test_nothing_of_a_deleted_topic_is_read_where_its_view_ended_before(tmp_path
         assert bodies(store, "orders") == []
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_no_rebuild_brings_a_deleted_topic_back(tmp_path):
     """Neither earlier messages, nor more than the new topic has."""
     with open_inline(tmp_path / "store") as store:

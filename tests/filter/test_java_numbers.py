@@ -13,6 +13,8 @@ from reput.filter import FilterEvaluationError
 from reput.filter.java_numbers import double_is_less, int_or, long_or, read_double, read_int, read_long
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_an_int_is_read_back(value):
     """Every number of 32 bits, with any sign."""

@@ -55,6 +55,8 @@ def test_a_vector_of_rocketmq(vector):
     assert parse(vector["expression"]).matches(vector["properties"]) is (result is True)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("line", RANDOM_EXPRESSIONS, ids=range(len(RANDOM_EXPRESSIONS)))
 def test_a_random_expression_means_what_it_means_to_rocketmq(line):
     """Random expressions from a fixed seed; ``data/README.md`` describes how the answers were made."""
@@ -140,6 +142,8 @@ PROPERTIES = st.none() | st.dictionaries(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(EXPRESSIONS, PROPERTIES)
 def test_any_text_is_refused_or_gives_one_of_four_outcomes(expression, properties):
     """True, false, unknown, or a failure of one class: nothing else."""
@@ -165,6 +169,8 @@ CONDITIONS = st.recursive(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(CONDITIONS, CONDITIONS, PROPERTIES)
 def test_junctions_follow_the_truth_tables_of_sql(left, right, properties):
     """A deciding operand ends the evaluation; a failure that is reached is the result of the whole."""
@@ -182,6 +188,8 @@ def test_junctions_follow_the_truth_tables_of_sql(left, right, properties):
     assert outcome(f"({left}) OR ({right})", properties) == expected_or
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_the_depth_of_parentheses_is_free():
     """RocketMQ also accepts thousands."""
     assert parse("(" * 20_000 + "a = 1" + ")" * 20_000).evaluate({"a": "1"}) is True
@@ -189,6 +197,8 @@ def test_the_depth_of_parentheses_is_free():
         parse("(" * 20_000 + "a = 1" + ")" * 19_999)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("form", ["a = {}", "(a = {})"])
 def test_a_chain_of_thousands_is_one_junction(form):
     """Lists of ids become such chains, and programs add parentheses around everything."""
@@ -197,6 +207,8 @@ def test_a_chain_of_thousands_is_one_junction(form):
     assert parse(chain).evaluate({"a": "5000"}) is False
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_chain_nested_by_parentheses_is_one_junction_too():
     """To the left, as it grows, and to the right."""
     count = 2_000
@@ -207,6 +219,8 @@ def test_a_chain_nested_by_parentheses_is_one_junction_too():
         assert parse(chain).evaluate({"a": str(count + 1)}) is False
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize(
     "form",
     [

@@ -40,6 +40,7 @@ def test_query_answers_as_the_real_store(golden_read_only, golden_queries, broke
             assert [record.commit_log_offset for record in found] == line["offsets"], line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_offset_by_time_answers_as_the_real_store(golden_read_only, golden_queries, broker_properties, name):
     """Every answer: by the boundaries of 5.x, and by the nearest message as in 4.x, which has no boundaries."""

@@ -115,6 +115,7 @@ def reason(name: str, line: dict[str, Any], found: Any) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_what_readers_get_after_a_recovery(golden, broker_properties, name):
     """As from the real store, except for its mistakes. No key or unit is lost that the log still has."""

@@ -101,6 +101,8 @@ class Run:
         return self.do("receive", 0)[0], self.do("ack", 0)[0]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=30)
 @example([("receive", 0), ("ack", 0), ("ack", 0)], 2)
 @example([("receive", 0), ("receive", 0), ("receive", 0), ("ack", 1), ("receive", 0)], 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from array import array
@@ -73,6 +74,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         for view in ("consume_queue", "index"):
             store.wait_for(view, store.appended)
         end = store.appended
+    # What was found in a directory that has just changed is not relied on: it might change again within the same tick.
+    os.utime(directory / "index", ns=(0, 0))
     return directory, end
 
 
@@ -173,6 +176,8 @@ def outcome_of(reader: MessageReader, step: tuple[Any, ...]) -> Any:
         return type(error), str(error)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0)
 @example([("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0)

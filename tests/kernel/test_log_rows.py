@@ -88,6 +88,8 @@ def all_requests(directory: Path, mode: str, end: int, size_max: int, options: d
     return requests, at, timestamp
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(RECORDS, DAMAGE, st.booleans(), st.booleans(), st.sampled_from([100, 3000, 1 << 20]))
 def test_any_log_gives_the_same_requests_and_errors(
@@ -105,6 +107,8 @@ def test_any_log_gives_the_same_requests_and_errors(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(RECORDS, DAMAGE)
 def test_any_records_have_the_same_bad_one(required_kernel: Kernel, records: list[Any], damage: Any) -> None:

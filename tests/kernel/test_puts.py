@@ -55,6 +55,8 @@ MESSAGE = st.one_of(PLAIN, PLAIN, ANY)
 PUT = st.tuples(st.integers(-1, 2), st.one_of(MESSAGE, st.lists(PLAIN, max_size=12), st.lists(MESSAGE, max_size=6)))
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(st.lists(PUT, min_size=1, max_size=25), st.sampled_from([4096, 16384]), st.sampled_from([1000, 65536]))
 def test_any_puts_give_the_same_bytes_results_and_errors(

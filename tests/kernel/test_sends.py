@@ -219,6 +219,8 @@ def _choices():
         yield
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=40)
 @given(
     st.lists(

@@ -8,6 +8,7 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,8 @@ def header_of(topic: str, queue_id: int) -> SendHeader:
     return SendHeader("group", topic, "TBW102", 4, queue_id, 0, 1_600_000_000_000, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -135,6 +135,8 @@ def twin_queues(directory: Path, refused: dict[str, list[Any]]) -> list[ConsumeQ
     return twin_builders(make)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(BATCHES, st.booleans(), st.sampled_from([0, -5000, 1_600_000_000_000]))
 def test_any_batches_give_the_same_index_files(
@@ -155,6 +157,8 @@ def test_any_batches_give_the_same_index_files(
         assert files[0] == files[1]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60)
 @given(BATCHES)
 def test_any_batches_give_the_same_queue_files(required_kernel: Kernel, batches: list[Any]) -> None:
@@ -180,6 +184,8 @@ def test_any_batches_give_the_same_queue_files(required_kernel: Kernel, batches:
         assert files[0] == files[1]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=100)
 @given(st.lists(PART, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6))
 def test_damaged_rows_do_no_harm(required_kernel: Kernel, parts: list[Any], damage: list[tuple[int, int]]) -> None:

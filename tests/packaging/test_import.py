@@ -19,6 +19,7 @@ def modules_after(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["reput", "reput_hooks", "reput_plugins", *DISPATCHERS])
 def test_importing_a_package_loads_nothing_heavy(package):
     """A program with reput starts as fast as without: numpy, Arrow and Spark are loaded on demand."""

@@ -74,6 +74,8 @@ def batches_from(store: Path, cursor: Cursor | None, size: int) -> Iterator[Disp
     return cut_into_batches(log_batch(store, begin), itertools.repeat(size))
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_queues_equal_those_of_rocketmq(name, how, golden_read_only, broker_properties, tmp_path):
@@ -95,6 +97,8 @@ def test_queues_equal_those_of_rocketmq(name, how, golden_read_only, broker_prop
         assert ours == theirs
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     """Records dispatched after the last flush are undone at the next start, and come again."""
@@ -152,6 +156,8 @@ def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path
     assert calls > 30
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("seed", range(25))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
     """Whatever unforced data the disk kept, the cursor marks the safe part and the rest comes again."""
@@ -295,6 +301,8 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
     assert view_bytes(tmp_path / "target" / FOLDER) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("seed", range(5))
 def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
     """After `truncate` the queues are as if built from the shorter log, even after a kill in the middle of it."""
@@ -370,6 +378,8 @@ def test_a_kill_while_files_expire_leaves_them_to_the_next_start(small_log, tmp_
             break
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_deleted_topic_leaves_no_queue(small_log, tmp_path):
     """Its directories are removed, even if the process is killed meanwhile; later messages begin a new queue."""
     for calls in itertools.count():

@@ -208,6 +208,8 @@ def test_new_filters_are_taken_up_and_told(small_log, tmp_path):
     assert third.digest == ""
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("size", [1, 7])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     """Records dispatched after the last flush are undone at the next start, and come again."""
@@ -250,6 +252,8 @@ def test_a_flush_goes_on_beside(small_log, tmp_path):
     assert run(small_log, tmp_path / "target", 20) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path, monkeypatch):
     """Killed in the n-th call, for every n, including torn writes, and restarted: the same bytes."""
     small_sidecars(monkeypatch)
@@ -269,6 +273,8 @@ def test_a_kill_at_any_file_call_loses_nothing(small_log, tmp_path, monkeypatch)
             break
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("seed", range(15))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path, monkeypatch):
     """Whatever unforced data the disk kept, the cursor marks the safe part and the rest comes again."""
@@ -309,6 +315,8 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
     assert view_bytes(tmp_path / "target" / FOLDER) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("kept", [0, 1, 17, 27])
 def test_a_cut_history_is_forgotten(kept, small_log, tmp_path):
     """After `truncate` the files are as if built from the shorter log, even after a kill in the middle of it."""
@@ -452,6 +460,8 @@ def test_queues_that_the_log_cannot_give_again_are_kept(small_log, tmp_path):
         restarted.dispatch(batches[3])
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_program_that_ends_before_damage_leaves_readers_what_lies_behind(tmp_path):
     """The ext files are lost, and cannot be rebuilt beyond the damage: with their dispatcher stopped, the queues take
     in new records, and lose nothing."""

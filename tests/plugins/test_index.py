@@ -91,6 +91,8 @@ def small_log(tmp_path: Path) -> Path:
     return log.save()
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("how", ["whole", "one by one", "at random"])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_the_index_equals_that_of_rocketmq(name, how, golden_read_only, settings_of, tmp_path):
@@ -115,6 +117,8 @@ def test_batches_of_any_size_make_the_same_files(size, small_log, tmp_path):
     assert run(small_log, tmp_path / "target", SMALL, batches_from(small_log, None, size)) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_a_restart_anywhere_gives_the_same_bytes(size, small_log, tmp_path):
     """Records dispatched after the last flush are undone at the next start, and come again."""
@@ -170,6 +174,8 @@ def test_a_flush_goes_on_beside(small_log, tmp_path):
     assert index_bytes(tmp_path / "target") == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize(("size", "beside"), [(4, True), (25, False)])
 def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path):
     """Killed in the n-th call, for every n, and restarted: the same bytes."""
@@ -196,6 +202,8 @@ def test_a_kill_at_any_file_call_loses_nothing(size, beside, small_log, tmp_path
             break
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("seed", range(40))
 def test_a_power_cut_loses_nothing(seed, small_log, tmp_path):
     """Slots and entries may be from any time since the last force: the safe entries suffice."""
@@ -273,6 +281,8 @@ def test_a_full_disk_pauses_the_view(small_log, tmp_path):
     assert index_bytes(root) == expected
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
     """After `truncate` and the same records the bytes are the same, even after a kill in the middle of it."""
@@ -309,6 +319,8 @@ def test_a_cut_history_is_forgotten(seed, small_log, tmp_path):
             break
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_cut_index_is_as_if_built_from_the_shorter_log(small_log, tmp_path):
     """Header, slots and entries; a file without entries is removed until the next record."""
     requests = list(log_batch(small_log))
@@ -357,6 +369,8 @@ def adopt(store: Path) -> None:
     (store / "reput" / "store.json").write_bytes(seal(identity))
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("configured", [True, False])
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_a_store_that_rocketmq_closed_is_taken_over(name, configured, golden, settings_of):

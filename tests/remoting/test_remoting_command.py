@@ -87,6 +87,8 @@ def test_a_binary_answer_is_these_bytes():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(commands)
 def test_what_is_encoded_is_decoded(command):
     """Every field survives, in both forms."""
@@ -113,6 +115,8 @@ members = st.dictionaries(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(members)
 def test_any_json_is_a_command_or_an_error(fields):
     """Whatever the types of its members; what is a command can be answered."""

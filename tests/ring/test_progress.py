@@ -103,6 +103,8 @@ def test_a_thread_that_leads_and_leaves_is_followed_by_another(
     assert memory.header.backstop_count == 0
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_thousands_of_tasks_cost_one_reader_of_the_loop(waiter: ProgressWaiter, cell: Cell, memory: RingMemory):
     """One eventfd and one timer wake all tasks of an event loop, which keeps no state of them afterwards."""
     cell.set_progress(0, 0)

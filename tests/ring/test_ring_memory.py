@@ -195,7 +195,7 @@ def test_closing_gives_back_every_descriptor():
         memory.view(0).state  # noqa: B018
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 @pytest.mark.parametrize("target", ["ring", "header", "other cell"])
 def test_a_stray_write_faults_in_the_process_that_makes_it(memory: RingMemory, target: str):
@@ -207,7 +207,7 @@ def test_a_stray_write_faults_in_the_process_that_makes_it(memory: RingMemory, t
     assert bytes(memory.cell_words[:512].tobytes()) == before[1][:4096]
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 def test_a_confined_dispatcher_writes_its_own_cell(memory: RingMemory):
     """It can write its own cell, and has no descriptor to write anything else."""
@@ -216,7 +216,7 @@ def test_a_confined_dispatcher_writes_its_own_cell(memory: RingMemory):
     assert (memory.view(0).progress, memory.view(1).progress) == (None, 77)
 
 
-@pytest.mark.every_python
+@pytest.mark.newest_python
 @pytest.mark.processes
 def test_in_a_forked_child_of_the_owner_the_ring_is_closed():
     """A child of the program neither writes into the ring nor keeps it alive."""

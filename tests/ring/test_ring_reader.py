@@ -32,6 +32,8 @@ def test_every_reader_gets_every_frame(writer: RingWriter, reader_of: Callable[[
     assert [reader.read() for reader in readers] == [[b"frame"]] * 3
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=1016), min_size=1, max_size=40), st.integers(1, 5000), st.randoms())
 def test_frames_of_all_sizes_pass_over_the_end_of_the_ring(frames: list[bytes], size_max: int, chance):

@@ -13,7 +13,7 @@ from reput.ring.layout import CELL_SIZE, COUNTER_VALUES, DURABLE
 from ring.conftest import make_writer
 from ring.ring_processes import make_frame, result_of, spin, start_role
 
-pytestmark = [pytest.mark.processes, pytest.mark.every_python]
+pytestmark = [pytest.mark.processes, pytest.mark.newest_python]
 
 LIMIT_S = 120.0
 WORDS = [0x1111_1111_1111_1111, 0x2222_2222_2222_2222, 0xEEEE_EEEE_EEEE_EEEE]

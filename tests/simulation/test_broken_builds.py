@@ -21,6 +21,8 @@ from simulation.simulated_disk import ProcessFiles, SimulatedDisk
 from simulation.simulation import Simulation, SimulationFailed
 
 SEED_COUNT_MAX = 300
+# What has caught a build before; the others follow.
+SEEDS_FIRST = (0, 34, 15, 2, 28, 68, 1)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -137,7 +139,8 @@ BUILDS: list[Break] = [
 def test_a_broken_build_is_caught(build: Break, memory_directory: Path, monkeypatch: pytest.MonkeyPatch):
     """Within a few seeds; the failure names the seed."""
     build(monkeypatch)
-    failure = next(filter(None, (failure_of(seed, memory_directory) for seed in range(SEED_COUNT_MAX))), "none found")
+    seeds = (*SEEDS_FIRST, *(seed for seed in range(SEED_COUNT_MAX) if seed not in SEEDS_FIRST))
+    failure = next(filter(None, (failure_of(seed, memory_directory) for seed in seeds)), "none found")
     print(failure)
     assert failure.startswith("seed=")
     # A break that no longer matches the changed code proves nothing.

@@ -80,6 +80,8 @@ def test_a_store_that_was_dropped_goes_on_in_a_new_epoch(tmp_path):
     second.close(views_complete=True)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_killed_writer_loses_nothing_that_the_kernel_has(tmp_path):
     """`kill -9` during puts: every acknowledged message is there, and the queues continue without a gap."""
     script = (
@@ -117,6 +119,8 @@ def test_a_second_writer_is_told_who_has_the_store(tmp_path, store):
     assert store.put(Message("orders", b"x")).queue_offset == 0
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_second_writer_in_another_process_is_told_who_has_the_store(tmp_path, store):
     """The lock belongs to the system, not only to the process."""
     script = (

@@ -67,6 +67,8 @@ def read_until(log: WrittenLog, batch_rows: int) -> pa.Table:
     return pa.Table.from_batches(table.batches(0, log.end), table.schema)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @settings(max_examples=60, deadline=None)
 @given(st.lists(RECORD, min_size=1, max_size=12), st.sampled_from([1, 3, 4096]))
 def test_rows_equal_the_plain_decoder(records: list[dict[str, Any]], batch_rows: int):
@@ -89,6 +91,8 @@ def test_bodies_and_properties_of_extreme_sizes(tmp_path: Path, size: int):
     assert rows_of(table) == expected_rows(log)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_bodies_that_unpack_to_much_come_in_several_batches(tmp_path: Path):
     """A batch is limited by the decompressed size of its bodies, so that compressed ones do not fill the memory."""
     log = WrittenLog(tmp_path, segment_size=1 << 20)

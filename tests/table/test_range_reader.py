@@ -128,6 +128,8 @@ def test_a_body_that_changed_on_disk_stops_the_read(tmp_path: Path):
     assert offsets_of(log.store, verify_crc="none") == log.offsets
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_accepted_damage_is_no_row_whatever_the_splits_and_checks(tmp_path: Path):
     """A range that an operator accepted stays out, even if its bytes look like a record or a split begins in it."""
     log = filled_log(tmp_path)

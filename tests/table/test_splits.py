@@ -34,6 +34,8 @@ def copy_of_a_record(own_offset: int) -> bytes:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_bodies_full_of_magic_and_of_records_do_not_mislead_a_cut(tmp_path: Path):
     """A magic code within a body, or a copy of a record, is not a beginning: its own offset differs."""
     log = WrittenLog(tmp_path)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from reput.store.log.segments import Segments
 from reput.table.range_reader import RangeReader
 from reput.table.time_search import offset_of_time
 from written_log import WrittenLog
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_every_time_finds_the_first_record_from_it_on(tmp_path: Path):
     """Between two records it is the later one, before the first the first, after the last the end."""
     log = WrittenLog(tmp_path, segment_size=1 << 20)

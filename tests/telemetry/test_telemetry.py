@@ -139,6 +139,7 @@ def test_metrics_are_those_that_prometheus_sees(store):
     assert "reput_put_seconds" not in found
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_loaded_unless_it_is_used():
     """Neither by `import reput` nor by a put."""
     code = (

@@ -80,6 +80,7 @@ def test_a_store_that_is_open_shows_rates_dispatchers_groups_and_topics(tmp_path
                 run(source, True, watch)
 
 
+@pytest.mark.slow
 def test_a_store_that_nobody_has_open_shows_what_is_on_disk(golden_read_only):
     """Nothing of it changes."""
 
@@ -93,6 +94,7 @@ def test_a_store_that_nobody_has_open_shows_what_is_on_disk(golden_read_only):
         run(source, True, watch)
 
 
+@pytest.mark.slow
 def test_brokers_behind_an_address_are_shown_with_the_lag_of_groups(tmp_path):
     """Through a name server, or the socket of a broker."""
 
@@ -125,6 +127,7 @@ def test_a_source_that_fails_is_told_and_asked_again():
     run(source, True, watch)
 
 
+@pytest.mark.slow
 def test_a_frozen_screen_reads_nothing_until_it_is_released():
     """Space freezes it, so that a person can read a row."""
 

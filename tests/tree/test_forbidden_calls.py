@@ -31,9 +31,9 @@ def test_nobody_forces_a_mapping_with_mmap_flush():
     """`mmap.flush` holds the interpreter lock for its whole duration; `os.fdatasync` in a thread does not."""
     wrong = []
     for module in modules():
-        if not any(name.split(".")[0] == "mmap" for name, _ in module.imports()):
+        if not any(name.split(".")[0] == "mmap" for name, _ in module.imports):
             continue
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "flush":
                 wrong.append(f"{module.source}:{node.lineno}")
     assert not wrong
@@ -47,7 +47,7 @@ def test_there_is_no_named_shared_memory():
 def test_no_queue_is_shared_by_the_group():
     """One multiprocessing queue for all logs is silenced by one stopped or killed process; pipes are not."""
     # The standard library's own `queue.SimpleQueue` connects threads of one process.
-    own = {module.source for module in modules() if ("queue.SimpleQueue", ANY) in module.imports()}
+    own = {module.source for module in modules() if ("queue.SimpleQueue", ANY) in module.imports}
     shared = mentions("multiprocessing", "SimpleQueue", "JoinableQueue", "QueueHandler", "QueueListener")
     assert [place for place in shared if not ("SimpleQueue" in place and place.split(":")[0] in own)] == []
 

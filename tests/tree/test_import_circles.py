@@ -21,7 +21,7 @@ def imports_by_module() -> dict[str, set[str]]:
 
     found = {}
     for module in modules():
-        imported = {module_of(name) for name, _ in module.imports() if name not in ("reput", "reput.__version__")}
+        imported = {module_of(name) for name, _ in module.imports if name not in ("reput", "reput.__version__")}
         found[module.name] = {name for name in imported if name is not None} - {module.name}
     return found
 

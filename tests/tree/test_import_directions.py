@@ -205,7 +205,7 @@ def our_imports(module: Module) -> list[tuple[str, int]]:
     """Return the imports of our own modules with their lines; the package itself, for its version, has no part."""
     return [
         (name, line)
-        for name, line in module.imports()
+        for name, line in module.imports
         if name.split(".")[0] in OURS and name not in ("reput", "reput.__version__")
     ]
 
@@ -280,7 +280,7 @@ def test_a_part_takes_nothing_but_the_version_from_the_package_itself():
     wrong = [
         f"{module.source}:{line} {name}"
         for module in modules()
-        if part_of(module.name) in IMPORTS and "reput" in {name for name, _ in module.imports()}
+        if part_of(module.name) in IMPORTS and "reput" in {name for name, _ in module.imports}
         for name, line in module.names
         if name.startswith("reput.") and name.count(".") == 1 and name != "reput.__version__"
     ]
@@ -306,7 +306,7 @@ def test_only_the_command_line_imports_the_command_line():
         f"{module.source}:{line}"
         for module in modules()
         if part_of(module.name) != "reput.cli"
-        for name, line in module.imports()
+        for name, line in module.imports
         if part_of(name) == "reput.cli" or name.split(".")[0] in ("typer", "rich", "click")
     ]
     assert not wrong

@@ -32,7 +32,7 @@ def test_no_two_classes_have_the_same_name():
     """A name in an error, a log or a question leads to one place."""
     places = defaultdict(list)
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{module.source}:{node.lineno}")
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

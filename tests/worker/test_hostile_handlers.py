@@ -145,6 +145,7 @@ class Speechless(Exception):
     __repr__ = __str__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [SystemExit(3), StopIteration(), StopAsyncIteration(), GeneratorExit(), asyncio.CancelledError(), Speechless()],
@@ -171,6 +172,7 @@ def test_whatever_a_handler_raises_fails_that_run_alone(store, kind, error, orde
 # Order.
 
 
+@pytest.mark.slow
 def test_in_order_a_long_queue_that_waits_does_not_starve_the_others(store, kind):
     """However many messages lie behind the one that fails."""
     two_queues(store)
@@ -270,6 +272,7 @@ def await_close(store):
     return handler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [close_in_a_function, close_in_a_coroutine, await_close])
 @pytest.mark.parametrize("order", ["any", "queue"])
 def test_a_handler_that_closes_the_store_ends_the_worker(store, make, order):
@@ -372,6 +375,7 @@ def test_more_messages_at_a_time_than_the_system_has_threads_end_the_worker(stor
     assert sorted(handled + rest) == list(range(50))
 
 
+@pytest.mark.slow
 def test_the_queues_of_many_new_topics_are_shared_out_together(store, monkeypatch):
     """A worker of a thousand topics does not share out all queues anew for each of them."""
     shared_out = []

@@ -106,6 +106,7 @@ def test_what_fails_too_often_is_a_dead_letter(store, kind, order):
     assert dead.body == b"0"
 
 
+@pytest.mark.slow
 def test_in_order_a_failed_message_holds_back_its_queue_alone(store, kind):
     """It is tried in its place until it is done; queues have no order among each other."""
     store.administration.update_topic(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=3))

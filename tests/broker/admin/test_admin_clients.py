@@ -170,6 +170,7 @@ def test_a_client_that_goes_before_it_answers(client, member):
     assert client.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.slow
 def test_requests_for_clients_that_do_not_answer_are_bounded(broker, client, member):
     """By their bytes and by their number; when one is answered, the next one passes."""
     fields = {"consumerGroup": "g", "clientId": "c"}

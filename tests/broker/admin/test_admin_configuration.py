@@ -122,6 +122,7 @@ def test_retention_is_told(broker, client):
     assert (settings.file_reserved_time, settings.delete_when) == (48, "01;13")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

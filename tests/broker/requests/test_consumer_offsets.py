@@ -21,6 +21,7 @@ def test_a_queue_without_messages_begins_and_ends_at_zero(client, topic, queue_i
     assert client.ask(Code.GET_EARLIEST_MSG_STORETIME, fields).ext_fields["timestamp"] == "-1"
 
 
+@pytest.mark.slow
 def test_a_queue_with_messages_begins_at_its_first_and_ends_behind_its_last(broker, client):
     for _ in range(3):
         client.send_message("T")

@@ -74,6 +74,7 @@ def test_a_subscription_of_a_heartbeat_filters(filled):
     assert [record.body for record in records_of(answer.body)] == [b"0", b"2", b"4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

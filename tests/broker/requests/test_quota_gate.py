@@ -132,6 +132,7 @@ def test_a_broker_without_quotas_has_nothing_in_the_way_of_a_send(tmp_path):
         assert process == broker.broker.sends.send
 
 
+@pytest.mark.slow
 def test_names_that_clients_make_up_do_not_fill_the_memory():
     """Of ten thousand topics those that are at rest are forgotten."""
     quotas = parse_quotas("topic=* messages=10")

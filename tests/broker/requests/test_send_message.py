@@ -67,6 +67,7 @@ def test_without_automatic_creation_an_unknown_topic_is_refused(tmp_path):
         assert client.send_message("T").code == ResponseCode.TOPIC_NOT_EXIST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topic", "fields", "code"),
     [
@@ -199,6 +200,7 @@ def test_a_negative_queue_is_any(client):
     assert {int(answer.ext_fields["queueId"]) for answer in answers} <= set(range(4))
 
 
+@pytest.mark.slow
 def test_a_compressed_body_is_stored_as_it_is(broker, client):
     """With its flags. A gigabyte of zeros stays a megabyte: the broker inflates nothing."""
     bomb = zlib.compress(bytes(64 << 20), 9)
@@ -232,6 +234,7 @@ def send_back(client, offset, group="orders", level=0, **fields):
     return client.ask(Code.CONSUMER_SEND_MSG_BACK, header)
 
 
+@pytest.mark.slow
 def test_a_message_that_is_sent_back_waits_for_its_turn(broker, client):
     """It is stored for the group's retry topic, and delayed by the level that its deliveries give."""
     client.send_message("T")

@@ -48,6 +48,7 @@ def test_a_text_is_compiled_once(parsed):
     assert parsed == ["a > 1"]
 
 
+@pytest.mark.slow
 def test_tags_are_no_expressions(parsed):
     """They need no allowance."""
     made, peer = Expressions(lambda: 0.0), Peer()

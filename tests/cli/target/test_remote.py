@@ -59,6 +59,7 @@ def test_the_advice_of_a_refusal_comes_with_it(target):
     assert "Set enable_property_filter." in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_where_it_was(target):
     """Offsets are committed at the broker, and shown by the group's rows."""
     send(target, "--count", "4", "--size", "1")
@@ -88,6 +89,7 @@ def test_topics_are_made_changed_and_deleted(target):
     assert run_reput("topic", "describe", target, "invoices").code == 2
 
 
+@pytest.mark.slow
 def test_groups_are_made_and_changed(target):
     """What is not said stays as it was."""
     assert run_reput("group", "create", target, "audit", "--retry-max-times", "3").code == 0

@@ -71,6 +71,7 @@ def test_every_verb_on_a_store_takes_settings():
     assert [name for name, options in on_stores.items() if not {"--config", "--set"} <= options] == []
 
 
+@pytest.mark.slow
 def test_a_setting_that_makes_no_difference_is_checked_all_the_same(tmp_path):
     """A verb that does not use settings also refuses a wrong one, with or without a store."""
     for arguments in (["doctor"], ["doctor", str(tmp_path)], ["dispatcher", "list", str(tmp_path)]):

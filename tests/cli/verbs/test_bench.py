@@ -134,6 +134,7 @@ def test_sizes_without_options_are_those_of_a_short_run():
     }
 
 
+@pytest.mark.slow
 def test_decoding_is_measured_without_spark(tmp_path, capsys):
     """Every record of a scratch log becomes a row."""
     pytest.importorskip("pyarrow")

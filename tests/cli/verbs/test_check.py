@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from reput.cli import main
 from reput.cli.verbs import check
 from reput.cli.verbs.check import check_text
@@ -58,6 +60,7 @@ def test_people_see_what_is_wrong_and_where():
     )
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_exit_code(golden_read_only, capsys):
     """0 for an undamaged store, 1 for a damaged one; JSON is one object."""
     assert main(["check", str(golden_read_only("batch-4.9") / "store"), "--format", "json"]) == 0

@@ -31,6 +31,7 @@ def consume(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_topic_is_printed_in_the_order_of_the_log(consume, golden_read_only, golden_listing):
     """Without a group nothing is changed; the fixture compares checksums."""
     expected = [line["physicalOffset"] for line in golden_listing("basic-5.3") if line["topic"] == TOPIC]
@@ -56,6 +57,7 @@ def test_a_time_begins_in_the_middle(consume, golden_read_only):
     assert consume(store, TOPIC, "--from", time) == [row for row in whole if row["store_timestamp"] >= time]
 
 
+@pytest.mark.slow
 def test_a_group_reads_every_message_once(consume, golden):
     """It continues where it left off; --from only applies to queues without a committed offset."""
     store = golden("basic-5.3") / "store"

@@ -29,6 +29,7 @@ def rows(store, capsys):
     return dump
 
 
+@pytest.mark.slow
 def test_a_range_is_a_part_of_the_whole(rows):
     """Rows that begin at or after --from and before --until."""
     whole = rows()
@@ -38,6 +39,7 @@ def test_a_range_is_a_part_of_the_whole(rows):
     assert rows("--from", 1 << 40) == []
 
 
+@pytest.mark.slow
 def test_a_topic_and_a_count_choose_records(rows):
     """Blanks belong to no topic."""
     whole = rows()
@@ -64,6 +66,7 @@ def test_bodies_are_shown_as_asked(rows):
     assert not any("body" in row for row in none)
 
 
+@pytest.mark.slow
 def test_people_see_a_line_for_each_row(store, capsys):
     """Offset and size first; a long body is shortened unless requested."""
     assert main(["dump", str(store)]) == 0

@@ -74,6 +74,7 @@ def test_a_group_is_described_by_its_lag(group, store):
     assert tree_digest(store) == before
 
 
+@pytest.mark.slow
 def test_a_group_is_reset_and_goes_on_there(group, store):
     """To the beginning, to the end, to a time; the next program that opens the store sees it."""
     with reput.open(store, mode="inline") as opened:
@@ -99,6 +100,7 @@ def test_a_reset_beside_consumers_moves_them(store):
         assert opened._engine.services.managers.offsets.query_offset("billing", "orders", 0) == 0
 
 
+@pytest.mark.slow
 def test_a_group_is_made_changed_and_deleted(group, store):
     """With its offsets, unless they are kept."""
     group("create", store, "audit", "--retry-max-times", 3, json_rows=False)
@@ -112,6 +114,7 @@ def test_a_group_is_made_changed_and_deleted(group, store):
     assert group("list", store, code=1) == []
 
 
+@pytest.mark.slow
 def test_a_group_whose_messages_are_gone_is_cleaned(group, store):
     """A group that lags but has messages to read is kept, and so is one with consumers."""
     assert group("clean", store) == []

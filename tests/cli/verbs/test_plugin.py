@@ -22,6 +22,7 @@ def test_the_built_in_dispatchers_are_listed(capsys):
     assert rows["consume_queue"]["module"] == "reput_plugins.consume_queue"
 
 
+@pytest.mark.slow
 def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it(tmp_path, monkeypatch, capsys):
     """Under their own names, with their options; wrong options are reported."""
     folder = PluginFolder(tmp_path / "plugins")
@@ -41,6 +42,7 @@ def test_dispatchers_that_the_configuration_makes_of_a_plugin_are_listed_with_it
     assert (rows["sink"]["plugin"], rows["sink"]["state"]) == ("sink", "READY")
 
 
+@pytest.mark.slow
 def test_what_a_dispatcher_takes_is_shown(tmp_path, monkeypatch, capsys):
     """With types, defaults and the schema, even while a required option is missing."""
     folder = PluginFolder(tmp_path / "plugins")

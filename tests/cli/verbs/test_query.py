@@ -41,6 +41,7 @@ def test_a_count_takes_the_newest(rows):
     assert rows("--count", 2) == rows()[-2:]
 
 
+@pytest.mark.slow
 def test_times_bound_the_answer(rows):
     """Numbers and ISO 8601 alike; exit code 1 if nothing is left."""
     assert rows("--begin", "2020-01-01T00:00:00Z", "--end", "2100-01-01T00:00:00+01:00") == rows()

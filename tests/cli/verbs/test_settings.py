@@ -115,6 +115,7 @@ def test_a_program_changes_a_setting_by_name(delayed):
         assert opened._engine.waiting_delays() == {3: 1}
 
 
+@pytest.mark.slow
 def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_properties, tmp_path, capsys):
     """From then on it need not be given; its delay levels apply to every verb."""
     store = golden("basic-5.3") / "store"
@@ -130,6 +131,7 @@ def test_a_broker_s_own_file_is_recorded_at_the_first_writing(golden, broker_pro
     assert main(["check", str(store), "--set", "message_delay_level=1s"]) == 2
 
 
+@pytest.mark.slow
 def test_delays_that_a_store_shows_need_not_be_configured(delayed, capsys):
     """For a store without a record, like one of RocketMQ; an explicit configuration takes precedence."""
     (delayed / "reput" / "store.json").unlink()

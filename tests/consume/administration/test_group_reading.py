@@ -62,6 +62,7 @@ def test_a_broker_with_light_queues_has_another_file(golden):
     assert not (store / "config" / "consumerOffset.json").exists()
 
 
+@pytest.mark.slow
 def test_offsets_have_one_writer(store):
     """The process that writes the store keeps them in memory, and would overwrite ours."""
     code = (

@@ -201,6 +201,7 @@ def test_a_message_of_several_queues_is_given_from_each(directory):
             assert store._engine.services.managers.offsets.query_offset("billing", topic, 0) == 2
 
 
+@pytest.mark.slow
 def test_a_forked_child_consumes_nothing(store, directory):
     """Its consumers are closed, and the files belong to the parent."""
     put(store, "a", "b")

@@ -88,6 +88,7 @@ def test_without_queues_there_is_nothing_to_consume(directory):
         store.consumer("billing", "orders")
 
 
+@pytest.mark.slow
 def test_torn_offsets_are_taken_from_before(directory):
     """The backup has the state before the last change, which is lost with the file."""
     for count in (1, 2):

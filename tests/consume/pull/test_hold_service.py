@@ -187,6 +187,7 @@ def test_what_was_not_wanted_is_not_looked_at_twice(store, hold_service):
     assert result.next_begin_offset == 1
 
 
+@pytest.mark.slow
 def test_a_message_between_the_look_and_the_waiting_is_not_missed(store, hold_service):
     """Regardless of their order."""
     for number in range(200):
@@ -431,6 +432,7 @@ def test_a_disk_that_fails_is_told_to_whoever_waits(store, hold_service, monkeyp
     assert result.records[0].body == b"a"
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_given_up_keeps_nothing_of_its_client(hold_service):
     """It stays in the heap of deadlines for a while, and a client may give up many."""
     answer = Answer()

@@ -67,6 +67,7 @@ def answer(service: PullService, line: dict, **fields: object) -> dict[str, obje
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_pulls_are_answered_as_by_the_real_store(golden_read_only, golden_queries, broker_properties, name):
     """Status, messages, next offset and the queue's bounds; the limits of one transfer apply."""

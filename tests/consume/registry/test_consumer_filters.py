@@ -93,6 +93,7 @@ def test_a_filter_is_born_when_the_dispatcher_works_with_it(store, monkeypatch):
         assert looks[0] == before + 1
 
 
+@pytest.mark.slow
 def test_no_message_is_lost_to_a_filter_that_comes_while_messages_come(store):
     """Including messages between its registration and the dispatcher's first batch with it."""
     for number in range(20):
@@ -109,6 +110,7 @@ def test_nobody_trusts_the_file_before(store):
     assert stored(store).table[TOPIC]["billing"].born_time == NOT_BORN
 
 
+@pytest.mark.slow
 def test_a_filter_that_was_born_stays_so_through_a_new_start(directory):
     """It was in the bit maps all the time."""
     with reput.open(directory, mode="inline", **EXT, **SMALL) as store:

@@ -70,6 +70,7 @@ def test_a_topic_that_messages_create_spreads_messages_once_it_is_written(store)
     assert {store.put(reput.Message("orders", b"a")).queue_id for _ in range(8)} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_a_kill_before_a_topic_is_written_loses_no_message(store, tmp_path):
     """A message that was sent back comes again, though the description of the retry topic is lost."""
     store.put(reput.Message("orders", b"a"))

@@ -70,6 +70,7 @@ def test_the_time_of_a_record_is_read_off_the_log(log):
     assert store_timestamp_at(log.store_directory / "nothing", 0) is None
 
 
+@pytest.mark.slow
 def test_without_a_configuration_those_that_ran_last_are_shown(log):
     """By their own names, with the distribution of their plugins; a configuration overrides that."""
     log.put(1)

@@ -133,6 +133,7 @@ def test_a_record_that_was_left_out_stays_a_hole(log):
     assert [frame[:2] for frame in log.read()] == [(0, 100), (100, 200), (300, 400), (400, 500), (500, 600)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_disk_type):
     """For all mixtures of single and batch puts, forced together, and held, within one millisecond."""

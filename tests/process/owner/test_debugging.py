@@ -36,6 +36,7 @@ def counted(root, name="counts"):
     return json.loads((root / "reput" / "views" / name / "topic_count.json").read_bytes())["count"]
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_the_store_s_view_ends(path, tmp_path):
     """On a copy; the store's own view is unchanged."""
     with reput.debug(path, "counts", target=tmp_path / "target") as debugged:
@@ -46,6 +47,7 @@ def test_it_goes_on_where_the_store_s_view_ends(path, tmp_path):
     assert counted(path) == {"orders": 10}
 
 
+@pytest.mark.slow
 def test_one_whose_view_lies_elsewhere_runs_on_the_author_s_word_alone(path, tmp_path):
     """It would send records there again. It is told that this is a rehearsal."""
     PluginFolder(tmp_path / "plugins").add("sink", 'reads="durable", view_elsewhere=True')
@@ -57,6 +59,7 @@ def test_one_whose_view_lies_elsewhere_runs_on_the_author_s_word_alone(path, tmp
         assert debugged.dispatcher.context.rehearsal
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_log_if_asked(path):
     """With an empty view, which is removed by `close`."""
     with reput.debug(path, "counts", empty=True) as debugged:
@@ -70,6 +73,7 @@ def test_it_begins_with_the_log_if_asked(path):
     assert not root.exists()
 
 
+@pytest.mark.slow
 def test_an_exception_comes_out_where_it_was_called(path):
     """Unchanged; nothing is restarted."""
     settings = {"dispatchers.probe.crash_at": 0}
@@ -102,6 +106,7 @@ def test_a_view_that_is_being_written_is_not_copied(path):
             reput.debug(path, "counts")
 
 
+@pytest.mark.slow
 def test_a_target_is_not_gone_on_with(path, tmp_path):
     """Its origin is unknown."""
     with reput.debug(path, "counts", target=tmp_path / "target") as debugged:

@@ -6,12 +6,15 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from reput.process.control.channel import JsonChannel
 from reput.process.control.control_messages import Setup
 from reput.process.group.group_context import GroupContext
 from reput.settings import Settings
 
 
+@pytest.mark.slow
 def test_an_owner_that_dies_while_the_supervisor_starts_is_no_error(tmp_path):
     """It ends silently: there is no process left to report to."""
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:

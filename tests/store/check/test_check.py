@@ -70,6 +70,8 @@ def test_every_view_of_a_store_that_rocketmq_closed_is_equal_to_the_log(golden_r
     assert all(view.expired_count == view.stale_count == view.unverified_count == 0 for view in report.views.values())
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("name", PARTS)
 def test_what_a_crash_or_retention_left_is_told_from_what_is_wrong(golden_read_only, golden_about, name):
     """Expired and stale parts of a view are counted, but are not differences."""

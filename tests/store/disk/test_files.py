@@ -105,6 +105,8 @@ def test_an_error_names_the_file(tmp_path):
     assert not_replaced.value.filename == str(tmp_path / "1.draft")
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("count", [FORCES_TOGETHER_MAX, FORCES_TOGETHER_MAX * 3, FORCES_BY_ONE_THREAD_MAX])
 def test_many_files_are_forced_together_and_none_fails_unnoticed(tmp_path, monkeypatch, count):
     """The names come after the files; without an error all of them are on disk. Progress is reported meanwhile."""

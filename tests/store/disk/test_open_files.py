@@ -140,6 +140,8 @@ def test_an_absent_directory_is_always_worth_a_look(tmp_path, stamp):
     assert [stamp.changed(), stamp.changed()] == [True, True]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_reader_that_nobody_has_any_more_keeps_no_file_open(tmp_path):
     """Whether closed or not, like Python's own files."""
     path = tmp_path / "file"

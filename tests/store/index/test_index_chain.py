@@ -70,6 +70,8 @@ def test_a_long_chain_takes_few_reads(file):
     assert file.reads < 20
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("begin", [0, BEGIN_MS, BEGIN_MS + 3_000_000, BEGIN_MS + 9_990_000])
 @pytest.mark.parametrize("end", [BEGIN_MS, BEGIN_MS + 10_000, BEGIN_MS + 5_000_000, FOR_EVER])
 def test_times_leave_out_the_same_however_much_is_read_at_once(file, begin, end):
@@ -93,6 +95,8 @@ def test_a_short_chain_reads_little(file):
     assert max(sizes) <= 16 * ENTRY.size
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("place", [0, 5, 20_000, 60_000])
 @pytest.mark.parametrize(
     ("field", "value", "what"),

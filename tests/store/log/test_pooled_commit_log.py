@@ -290,6 +290,8 @@ def test_readers_and_views_see_what_is_committed(tmp_path):
         assert [record.body for record in store.get("orders", 0, 0)] == [b"one", b"two"]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_process_that_is_killed_keeps_what_it_had_committed(tmp_path):
     """With the defaults that is everything except the last fifth of a second."""
     program = (

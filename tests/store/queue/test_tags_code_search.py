@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ CODES = st.sampled_from([0, 1, 256, 257, -1, -255, 0x01010101, -(2**31), 2**31 -
 UNITS = st.lists(st.tuples(st.integers(0, 2**40), st.integers(91, 2**20), CODES), max_size=60)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(units=UNITS, codes=st.sets(CODES, max_size=4), count_max=st.sampled_from([1, 2, 7, 1000]))
 def test_every_unit_with_a_wanted_code_is_found(units, codes, count_max):
     """Exactly those, in order, up to the number that is asked for."""
@@ -21,6 +24,8 @@ def test_every_unit_with_a_wanted_code_is_found(units, codes, count_max):
     assert find_tags_codes(data, codes, count_max) == wanted[:count_max]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(units=UNITS, number=st.integers(0), address=st.sampled_from([-(2**63) + 64, -(2**31) - 1, 2**31, 1795256886653]))
 def test_a_code_that_is_no_hash_says_nothing(units, number, address):
     """It is an ext address or the delivery time of a delayed message: then each unit must be checked."""

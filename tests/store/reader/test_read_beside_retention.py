@@ -118,6 +118,8 @@ def test_messages_of_a_queue_come_without_a_hole(written, tmp_path, monkeypatch)
         assert len(places) in (0, 100) or places[0] > last_of_first
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("begin", [None, SEGMENT_SIZE + 7])
 def test_a_dump_has_what_is_left(written, tmp_path, monkeypatch, live, begin):
@@ -145,6 +147,8 @@ def test_a_plan_of_retention_has_what_is_left(written, tmp_path, monkeypatch, li
         assert [fate.segment.begin for fate in fates if fate.reason == "the log ends in it"] == [last]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_dump_of_a_view_has_what_is_left(written, tmp_path, monkeypatch, view):
     """Removed files are omitted."""

@@ -17,6 +17,8 @@ VALUES = st.text(st.characters(exclude_characters="\0\x02", exclude_categories=[
 KEYS = st.text(st.characters(exclude_characters="\0\x02 ", exclude_categories=["Cs"]), max_size=50)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(
     properties=st.dictionaries(NAMES, VALUES, max_size=6),
     tags=st.none() | VALUES.filter(can_be_selected),

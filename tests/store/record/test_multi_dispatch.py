@@ -47,6 +47,8 @@ def test_a_message_is_in_each_queue_that_it_names(opened):
     assert [record.record_size for record in records] == [first.record_size, second.record_size]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("settings", [{}, {"enabled_append_prop_crc": True}])
 def test_offsets_go_on_after_a_close_and_views_are_what_the_log_says(tmp_path, settings):
     """Also with a batch, whose messages share queues and shift each other's offsets there."""

@@ -55,6 +55,8 @@ def encoded(fields: dict, commit_log_offset: int, born_host: tuple[str, int], st
     )
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(fields=FIELDS, commit_log_offset=LONG, born_host=HOSTS, store_host=HOSTS, before=st.binary(max_size=9))
 def test_what_was_encoded_is_what_is_decoded(fields, commit_log_offset, born_host, store_host, before):
     """Every field, with either kind of host, at any place of a buffer."""
@@ -112,6 +114,8 @@ def test_a_record_keeps_its_bytes_when_those_it_was_read_from_change():
     assert (record.topic, record.body, record.tags) == ("orders", b"body", "paid")
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(
     many=st.lists(st.tuples(FIELDS, HOSTS, HOSTS), min_size=1, max_size=5),
     begin=st.integers(0, 2**40),
@@ -138,6 +142,8 @@ def test_a_run_of_records_is_located_up_to_the_one_that_is_cut(many, begin, cut)
     assert len(fewer) >= len(whole) - 1
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(
     runs=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 3, 5, 70, 140])), min_size=1, max_size=8),
     cut=st.integers(0, 300),
@@ -158,6 +164,8 @@ def test_records_of_one_size_are_located_together_and_at_the_same_places(runs, c
     assert columns.position.tolist() == [0, *whole][: len(whole)]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(fields=FIELDS, host=HOSTS, offset=st.integers(0, 2**40), at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_record_with_one_bit_flipped_is_never_decoded_as_longer_or_elsewhere(fields, host, offset, at, bit):
     """Any located record begins at its own offset and ends after its size; a changed body is detected."""
@@ -173,6 +181,8 @@ def test_a_record_with_one_bit_flipped_is_never_decoded_as_longer_or_elsewhere(f
             assert columns.first_bad_record() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @given(fields=FIELDS, host=HOSTS, lost=st.integers(1, 200))
 def test_zeros_in_topic_or_properties_are_found_though_no_sum_covers_them(fields, host, lost):
     """If a page was lost, sizes and body CRC still match."""

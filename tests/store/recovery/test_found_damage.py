@@ -65,6 +65,8 @@ def test_what_a_reader_met_is_in_the_status_until_it_is_whole_again(tmp_path, ki
     assert rows(stopped_status(store, settings)) == []
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_damage_that_was_accepted_is_in_the_status_as_that(tmp_path):
     """The store does not count as unhealthy for it, unlike for damage that was not accepted."""
     store = tmp_path / "store"

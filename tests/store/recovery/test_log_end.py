@@ -56,6 +56,8 @@ def test_a_record_whose_crc_is_wrong_at_the_end_is_not_part_of_the_log(tmp_path:
     assert end_of(log.save()) == last
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("lost", ["body", "record"])
 def test_a_log_that_reput_closed_ends_where_it_was_closed(tmp_path: Path, lost: str):
     """If its last record is damaged, a reader comes to the damage, instead of finding one message less."""

@@ -42,6 +42,8 @@ def recovered(store, store_id="0" * 32):
     return recover(store, Segments(store / "commitlog"), store_id, START_MS, None)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize(
     "message",
     [
@@ -330,6 +332,8 @@ CRASHED = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("name", CRASHED)
 def test_a_store_that_crashed_or_was_trimmed_goes_on_where_the_real_one_does(golden, golden_queries, name):
     """The log ends at the real store's end, and its queues continue at the same offsets."""
@@ -410,6 +414,8 @@ def test_a_hole_in_what_was_forced_is_damage_after_a_power_cut_too(tmp_path):
         reopened(tmp_path / "store", boot=2)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_recovery_that_is_killed_anywhere_is_taken_up(tmp_path):
     """Until it is finished, the store counts as written before the power cut, so the hole is still no damage."""
     puts = store_with_lost_page(tmp_path / "store", 4)
@@ -457,6 +463,8 @@ def test_what_a_killed_writer_did_not_force_is_forced_before_it_counts_as_durabl
     assert log_bytes(tmp_path / "store") == before
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_a_store_that_was_closed_opens_without_numpy(tmp_path):
     """Nothing is scanned, so a program that only puts does not load it."""
     program = """if True:

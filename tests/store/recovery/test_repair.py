@@ -291,6 +291,8 @@ def test_a_store_of_rocketmq_is_cut_too(tmp_path):
     opened.close(views_complete=True)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("part", ["clean-before", "abort-before", "clean-after"])
 def test_a_real_damaged_store_is_repaired_either_way(golden, golden_about, part):
     """The flipped bit costs one record, or all later ones, as the operator decides."""

@@ -53,6 +53,8 @@ def test_the_report_of_a_check_is_the_same(golden_read_only: Callable[[str], Pat
         assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 @pytest.mark.parametrize("damaged", [0, 1, 40, 59])
 @pytest.mark.parametrize("place", [4, 100], ids=["magic", "body"])
 def test_what_is_no_record_is_judged_by_who_walks(tmp_path: Path, damaged: int, place: int):

@@ -113,6 +113,8 @@ def test_it_is_written_while_the_store_is_open(tmp_path):
     store.close(views_complete=False)
 
 
+@pytest.mark.slow
+@pytest.mark.newest_python
 def test_views_say_up_to_when_they_are_on_disk(tmp_path):
     """The smallest of them counts."""
     with reput.open(tmp_path, mode="inline", max_hash_slot_num=100, max_index_num=400) as store:
