@@ -6,18 +6,22 @@ import random
 import shutil
 import signal
 import subprocess
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from backing_up import NO_VIEWS, assert_restored, make_backup, make_restore, put, writing
 from command_line import REPUT, run_reput, run_reput_process
+from delivering import wait_until
 from reput.backup.backup import backup_store
 from reput.backup.directory_target import DirectoryTarget
 from reput.backup.restore import RestoreRequest, restore_store
-from reput.backup.stored import backup_numbers
+from reput.backup.stored import backup_numbers, newest_manifest
 from reput.errors import StoreError
 from reput.store.disk.files import Files
 from small_store import records, small_settings
@@ -205,17 +209,48 @@ def test_following_ends_between_two_backups_at_a_signal(tmp_path):
     """--follow ships what is put within a second or so, and ends at SIGTERM with a whole backup."""
     store, target = tmp_path / "store", tmp_path / "target"
     run_reput("send", store, "orders", "--count", "50", *SET)
-    command = [REPUT, "backup", store, target, "--follow"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+    command = [REPUT, "backup", store, target, "--follow", "--metrics", "127.0.0.1:0"]
+    begun = time.time()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower:
         assert follower.stdout is not None
+        assert follower.stderr is not None
         try:
+            address = follower.stderr.readline().partition("metrics=")[2].strip()
             assert "50 records" in follower.stdout.readline()
             run_reput("send", store, "orders", "--count", "7", *SET)
             while "57 records" not in follower.stdout.readline():
                 pass
+            newest = newest_manifest(DirectoryTarget(target))
+            assert newest is not None
+            figures = scraped(address)
+            assert figures["reput_backup_number"] == newest.number
+            assert figures["reput_backup_log_end_offset_bytes"] == newest.log_end
+            assert figures["reput_backup_copied_bytes_total"] > newest.log_end
+            assert figures["reput_backup_damaged_ranges"] == 0
+            # Each look at the store counts, also one that finds nothing new.
+            looked_at = figures["reput_backup_timestamp_seconds"]
+            assert looked_at >= begun
+            wait_until(lambda: scraped(address)["reput_backup_timestamp_seconds"] > looked_at)
             follower.terminate()
             assert follower.wait(60) == 0
         finally:
             follower.kill()
     assert run_reput("restore", target, tmp_path / "restored").code == 0
     assert len(records(tmp_path / "restored")) == 57
+
+
+def scraped(address: str) -> dict[str, float]:
+    """Return the samples of a scrape by name."""
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def test_metrics_of_a_backup_need_one_that_goes_on(tmp_path):
+    """Of a backup that ends, the exit code tells; and beyond this machine, metrics must be asked for."""
+    run_reput("send", tmp_path / "store", "orders", "--count", "1", *SET)
+    backup = ("backup", tmp_path / "store", tmp_path / "target", "--metrics")
+    assert "metrics need a backup that goes on" in run_reput(*backup, "127.0.0.1:0").stderr
+    ended = run_reput(*backup, "0.0.0.0:0", "--follow")
+    assert (ended.code, "anybody could read the metrics from there" in ended.stderr) == (2, True)
+    assert not (tmp_path / "target").exists()

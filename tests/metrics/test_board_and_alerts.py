@@ -10,12 +10,13 @@ import subprocess
 import pytest
 import yaml
 
-from reput.metrics.metric_list import METRICS
+from reput.metrics import metric_list
 from source_tree import ROOT
 
 BOARD = ROOT / "deploy" / "grafana" / "reput.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "reput-alerts.yml"
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+METRICS = {**metric_list.METRICS, **metric_list.BACKUP_METRICS}
 USED = re.compile(r"\b(?:reput|rocketmq)_[a-z_]+")
 LABELS = re.compile(r"\b((?:reput|rocketmq)_[a-z_]+)\{([^}]*)\}")
 EVERYWHERE = {"instance", "job", "le", "cluster", "node_type", "node_id"}
@@ -53,6 +54,16 @@ def test_every_alert_says_how_urgent_it_is_and_what_to_do():
         for rule in group["rules"]:
             assert rule["labels"]["severity"] in ("page", "ticket")
             assert {*rule["annotations"]} == {"summary", "action"}
+
+
+def test_the_page_about_production_lists_every_alert_by_its_urgency():
+    """In the table of those that wake a person, or of those that wait."""
+    text = (ROOT / "docs" / "production.md").read_text("utf-8")
+    tables = text.partition("## What to alert on")[2].partition("\n## ")[0].split("| waits for the morning |")
+    pages, tickets = (re.findall(r"`(Reput\w+)`", table) for table in tables)
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
+    for severity, listed in (("page", pages), ("ticket", tickets)):
+        assert sorted(listed) == sorted(rule["alert"] for rule in rules if rule["labels"]["severity"] == severity)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool comes with Prometheus")

@@ -15,9 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import reput
 from command_line import REPUT
-from reput.errors import ConfigError
+from reput.broker.state.connected_clients import connection_counts
+from reput.errors import ConfigError, RequestRefused
 from reput.metrics import store_collector
-from reput.metrics.metric_list import METRICS
+from reput.metrics.metric_list import BACKUP_METRICS, FORMER_NAMES, METRICS
+from reput.metrics.store_collector import StoreCollector
 from serving import SMALL, served
 from source_tree import ROOT
 
@@ -70,7 +72,12 @@ def test_a_program_shows_what_was_put_delivered_and_is_left(store):
     assert value(text, "rocketmq_throughput_in_total", **topic) == store.appended
     assert value(text, "rocketmq_messages_out_total", **group) == 1
     assert value(text, "rocketmq_consumer_lag_messages", **group) == 4
-    assert value(text, "rocketmq_consumer_lag_latency", **group) > 0
+    assert value(text, "rocketmq_consumer_lag_latency_milliseconds", **group) > 0
+    shown = scraped(text)
+    for name, former in FORMER_NAMES.items():
+        assert [value for (found, _), value in shown.items() if found == former] == [
+            value for (found, _), value in shown.items() if found == name
+        ]
     assert value(text, "reput_put_seconds_bucket", le="+Inf") == 5
     assert value(text, "reput_dispatcher_state", dispatcher="index", state="RUNNING") == 1
     assert value(text, "reput_dispatcher_lag_bytes", dispatcher="consume_queue") == 0
@@ -157,9 +164,6 @@ def test_prometheus_finds_nothing_wrong_with_a_scrape(store):
 
 def test_connections_of_a_broker_are_counted_by_group_language_and_version(tmp_path):
     """As RocketMQ counts them."""
-    from reput.broker.state.connected_clients import connection_counts
-    from reput.metrics.store_collector import StoreCollector
-
     with served(tmp_path / "store") as broker, broker.client() as client, broker.client() as other:
         client.heartbeat("c1", producers=("pg",), billing={"orders": "*"})
         other.heartbeat("c2", billing={"orders": "*"})
@@ -176,6 +180,27 @@ def test_connections_of_a_broker_are_counted_by_group_language_and_version(tmp_p
         ("rocketmq_consumer_connections", "billing", "push"): 2,
     }
     assert SMALL["broker_name"] in {dict(labels).get("node_id") for _, labels in found}
+
+
+def test_what_quotas_refuse_is_counted_by_the_kind_of_their_rules(tmp_path):
+    """A kind without a rule has no series; one that refused nothing has a zero, so that a rate can begin."""
+    quotas = "topic=small messages=1; client=* connections=50"
+    with served(tmp_path / "store", broker_quotas=quotas) as broker:
+        registry = CollectorRegistry()
+        registry.register(StoreCollector(broker.engine, quota_refusals=broker.broker.quotas.refused_by_kind))
+
+        def counts() -> dict[str, float]:
+            found = scraped(generate_latest(registry).decode())
+            return {dict(labels)["kind"]: count for (name, labels), count in found.items() if "quota" in name}
+
+        with reput.connect("{}:{}".format(*broker.address)) as client:
+            assert counts() == {"topic": 0, "client": 0}
+            client.put_batch([reput.Message("small", b"x")] * 60)
+            with pytest.raises(RequestRefused):
+                client.put(reput.Message("small", b"x"))
+        # A client asks more than once.
+        assert counts()["topic"] >= 1
+        assert counts()["client"] == 0
 
 
 @pytest.mark.processes
@@ -205,5 +230,5 @@ def test_every_metric_is_documented_with_its_kind_and_labels():
     documented = {row[0].strip("`"): tuple(row[1:]) for row in rows}
     assert documented == {
         name: (metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
-        for name, metric in METRICS.items()
+        for name, metric in {**METRICS, **BACKUP_METRICS}.items()
     }

@@ -258,7 +258,12 @@ def begin_metrics(listener: socket.socket, broker: Broker) -> MetricsListener:
     from reput.metrics.metrics_listener import MetricsListener
     from reput.metrics.store_collector import StoreCollector
 
-    return MetricsListener(listener, StoreCollector(broker.engine, lambda: connection_counts(broker.clients)))
+    collector = StoreCollector(
+        broker.engine,
+        lambda: connection_counts(broker.clients),
+        quota_refusals=broker.quotas.refused_by_kind,
+    )
+    return MetricsListener(listener, collector)
 
 
 def announce(options: ServeOptions) -> None:

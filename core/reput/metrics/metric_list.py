@@ -1,6 +1,7 @@
 """The metrics: their names, kinds, labels and meaning. `docs/metrics.md` is compared with this list.
 
-Names that begin with ``rocketmq_`` are those of RocketMQ 5, with its labels and units.
+Names that begin with ``rocketmq_`` are those of RocketMQ 5.3 and 5.5, with its labels and units. Three of them had no
+unit in 5.1, as RocketMQ's documentation has them to this day: these are shown under both names.
 
 Source: RocketMQ broker, BrokerMetricsConstant and BrokerMetricsManager; store, DefaultStoreMetricsConstant.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["METRICS", "Kind", "Metric"]
+__all__ = ["BACKUP_METRICS", "FORMER_NAMES", "METRICS", "Kind", "Metric"]
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
@@ -42,7 +43,13 @@ LISTED = (
     Metric("rocketmq_throughput_out_total", "counter", OF_GROUP, "Bytes of the records delivered to a group"),
     Metric("rocketmq_send_to_dlq_messages_total", "counter", OF_GROUP, "Messages of a group that became dead letters"),
     Metric("rocketmq_consumer_lag_messages", "gauge", OF_GROUP, "Messages that a group has not acknowledged"),
-    Metric("rocketmq_consumer_lag_latency", "gauge", OF_GROUP, "Age in ms of the oldest of these messages; 0: none"),
+    Metric(
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "gauge",
+        OF_GROUP,
+        "Age in ms of the oldest of these messages; 0: none",
+    ),
+    Metric("rocketmq_consumer_lag_latency", "gauge", OF_GROUP, "The same, by its name in RocketMQ 5.1"),
     Metric("rocketmq_half_messages", "gauge", (), "Half messages of open transactions"),
     Metric("rocketmq_producer_connections", "gauge", OF_CLIENT, "Connections of producers to the broker"),
     Metric(
@@ -54,10 +61,12 @@ LISTED = (
     Metric("rocketmq_broker_permission", "gauge", (), "What the broker permits: 2 write, 4 read, 6 both"),
     Metric("rocketmq_topic_number", "gauge", (), "Topics that are described or have messages"),
     Metric("rocketmq_consumer_group_number", "gauge", (), "Groups that are described or have offsets"),
-    Metric("rocketmq_storage_size", "gauge", STORAGE, "Used bytes of the file system that holds the store"),
+    Metric("rocketmq_storage_size_bytes", "gauge", STORAGE, "Used bytes of the file system that holds the store"),
+    Metric("rocketmq_storage_size", "gauge", STORAGE, "The same, by its name in RocketMQ 5.1"),
     Metric("rocketmq_storage_flush_behind_bytes", "gauge", STORAGE, "Bytes of the log not forced to disk yet"),
     Metric("rocketmq_storage_dispatch_behind_bytes", "gauge", STORAGE, "Bytes of the log not in the consume queues"),
-    Metric("rocketmq_storage_message_reserve_time", "gauge", STORAGE, "Age in ms of the oldest message"),
+    Metric("rocketmq_storage_message_reserve_time_milliseconds", "gauge", STORAGE, "Age in ms of the oldest message"),
+    Metric("rocketmq_storage_message_reserve_time", "gauge", STORAGE, "The same, by its name in RocketMQ 5.1"),
     # The writer and its log.
     Metric("reput_store_open", "gauge", (), "1: the store can be read; 0: it was closed, and nothing else is shown"),
     Metric("reput_info", "gauge", ("version", "kernel", "store_id"), "Always 1"),
@@ -74,6 +83,12 @@ LISTED = (
     Metric("reput_put_longest_seconds", "gauge", (), "The longest put call since the store was opened"),
     Metric("reput_force_seconds", "histogram", (), "Forces of the log to disk, by duration"),
     Metric("reput_delayed_messages", "gauge", ("level",), "Delayed messages that are not delivered yet"),
+    Metric(
+        "reput_quota_refused_total",
+        "counter",
+        ("kind",),
+        "What quotas of topics, groups and clients refused, or answered later",
+    ),
     # The ring and the views.
     Metric("reput_ring_size_bytes", "gauge", (), "Size of the ring: a dispatcher further behind reads the log"),
     Metric("reput_ring_published_bytes_total", "counter", (), "Bytes published through the ring"),
@@ -97,5 +112,30 @@ LISTED = (
     Metric("reput_scrape_seconds", "gauge", (), "How long it took to read these values"),
 )
 METRICS = {metric.name: metric for metric in LISTED}
+FORMER_NAMES = {
+    f"{name}_{unit}": name
+    for name, unit in (
+        ("rocketmq_consumer_lag_latency", "milliseconds"),
+        ("rocketmq_storage_size", "bytes"),
+        ("rocketmq_storage_message_reserve_time", "milliseconds"),
+    )
+}
+# Of `reput backup --follow --metrics`, a process of its own.
+BACKUP_METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "reput_backup_timestamp_seconds",
+            "gauge",
+            (),
+            "When the target last had all that was in the store, seconds since 1970",
+        ),
+        Metric("reput_backup_number", "gauge", (), "Number of the newest backup"),
+        Metric("reput_backup_log_end_offset_bytes", "gauge", (), "Commit-log offset where the newest backup ends"),
+        Metric("reput_backup_copied_bytes_total", "counter", (), "Bytes that the target got since the start"),
+        Metric("reput_backup_damaged_ranges", "gauge", (), "Damaged ranges of the log that the newest backup has"),
+    )
+}
 
 assert len(METRICS) == len(LISTED)
+assert {*FORMER_NAMES, *FORMER_NAMES.values()} <= METRICS.keys()

@@ -25,7 +25,7 @@ from reput.consume.registry.subscription_groups import is_system_group
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from reput.embedded.reading_engine import ReadingEngine
 from reput.errors import StoreClosed
-from reput.metrics.metric_list import METRICS
+from reput.metrics.metric_list import FORMER_NAMES, METRICS
 from reput.metrics.store_figures import ConnectionCount, GroupLag, StoreFigures, read_figures
 from reput.process.control.dispatcher_row import UNKNOWN, DispatcherRow
 from reput.process.dispatcher.states import State
@@ -80,6 +80,8 @@ class Families:
             family.add_metric(
                 [*self.labels_of_all(name).values(), *(labels[key] for key in METRICS[name].labels)], value
             )
+        if name in FORMER_NAMES:
+            self.add(FORMER_NAMES[name], value, **labels)
 
     def add_states(self, name: str, states: Iterable[str], current: str, **labels: str) -> None:
         """Add a sample for each of *states*: 1 for the current one, 0 for the others."""
@@ -113,15 +115,18 @@ class StoreCollector(Collector):
         engine: ReadingEngine,
         connections: Callable[[], Iterable[ConnectionCount]] = lambda: (),
         *,
+        quota_refusals: Callable[[], Mapping[str, int]] = dict,
         shown: ShownSeries | None = None,
     ) -> None:
         """Show *engine*, and the connections that its broker has.
 
         Args:
+            quota_refusals: returns what the broker's quotas have refused, by the kind of their rules.
             shown: which topics and groups have series; collectors that follow one another share it. None: a new one.
         """
         self.engine = engine
         self.connections = connections
+        self.quota_refusals = quota_refusals
         settings = engine.settings
         self.everywhere = {
             "cluster": settings.broker_cluster_name,
@@ -188,13 +193,14 @@ class StoreCollector(Collector):
         add("rocketmq_broker_permission", self.engine.settings.broker_permission)
         add("rocketmq_topic_number", figures.topic_nums)
         add("rocketmq_consumer_group_number", figures.group_nums)
-        add("rocketmq_storage_size", figures.disk_used, **STORAGE)
+        add("rocketmq_storage_size_bytes", figures.disk_used, **STORAGE)
         behind = None if None in (writer.appended, writer.durable) else (writer.appended or 0) - (writer.durable or 0)
         add("rocketmq_storage_flush_behind_bytes", None if behind is None else max(behind, 0), **STORAGE)
         lags = {row.name: row.lag_bytes for row in status.dispatchers}
         add("rocketmq_storage_dispatch_behind_bytes", lags.get(CONSUME_QUEUE), **STORAGE)
         first = figures.first_timestamp
-        add("rocketmq_storage_message_reserve_time", None if first is None else max(now * 1000 - first, 0), **STORAGE)
+        age = None if first is None else max(now * 1000 - first, 0)
+        add("rocketmq_storage_message_reserve_time_milliseconds", age, **STORAGE)
 
     def add_traffic(self, families: Families, figures: StoreFigures) -> None:
         """Add what was put and delivered, by topic and group, and the lags of groups."""
@@ -233,7 +239,9 @@ class StoreCollector(Collector):
             families.add("reput_metrics_left_out", count, kind=kind)
 
     def add_connections(self, families: Families) -> None:
-        """Add the connections of clients to the broker."""
+        """Add the connections of clients to the broker, and what its quotas refused to them."""
+        for kind, count in self.quota_refusals().items():
+            families.add("reput_quota_refused_total", count, kind=kind)
         for row in self.connections():
             labels = {"language": row.language, "version": row.version, "protocol_type": "remoting"}
             if row.consumer_group is None:
@@ -267,7 +275,7 @@ def add_lag(families: Families, lag: GroupLag) -> None:
     labels = group_labels(lag.group, lag.topic)
     age = 0.0 if lag.waiting_since is None else max(time.time() * 1000 - lag.waiting_since, 0.0)
     families.add("rocketmq_consumer_lag_messages", lag.lag, **labels)
-    families.add("rocketmq_consumer_lag_latency", age, **labels)
+    families.add("rocketmq_consumer_lag_latency_milliseconds", age, **labels)
 
 
 def add_dispatcher(families: Families, row: DispatcherRow) -> None:

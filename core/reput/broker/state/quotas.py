@@ -157,7 +157,14 @@ class Quotas:
     @property
     def refused(self) -> int:
         """How many requests and connections were refused or answered later."""
-        return sum(subject.refused for subject in list(self.subjects.values()))
+        return sum(self.refused_by_kind().values())
+
+    def refused_by_kind(self) -> dict[str, int]:
+        """Return the same for each kind of rule that there is."""
+        counts = {kind: 0 for kind, rules in self.rules.items() if rules}
+        for subject in list(self.subjects.values()):
+            counts[subject.rule.kind] += subject.refused
+        return counts
 
 
 def parse_quotas(text: str) -> Quotas:

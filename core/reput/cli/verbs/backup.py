@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
@@ -29,6 +29,9 @@ from reput.cli.terminal.options import (
 from reput.cli.terminal.output import Printer
 from reput.cli.terminal.progress import progress_bar
 from reput.cli.terminal.rows import time_text
+
+if TYPE_CHECKING:
+    from reput.metrics.backup_collector import BackupCollector
 
 __all__ = ["EXAMPLE", "EXAMPLES", "backup", "restore"]
 
@@ -69,6 +72,13 @@ def backup(
     follow: Annotated[
         bool, typer.Option("--follow", help="Back up every second what is new, until interrupted.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="H:P", help="With --follow: where Prometheus reads metrics, at /metrics."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other machines read the metrics, without an account.")
+    ] = False,
     storage_options: BackupStorageOption = None,
     config: ConfigOption = None,
     assignments: SetOption = None,
@@ -85,6 +95,8 @@ def backup(
     from reput.backup.retention import parse_keep
 
     refuse_address(store)
+    if metrics is not None and not follow:
+        raise typer.BadParameter(f"metrics need a backup that goes on, --follow: --metrics={metrics}")
     kept = None if keep is None else parse_keep(keep)
     settings = settings_of(store, config, assignments).settings
     place = open_target(target, storage_options_in(storage_options or ()))
@@ -99,21 +111,45 @@ def backup(
 
     damage = []
     pause = threading.Event()
+    collector = None if metrics is None else begin_metrics(metrics, insecure)
     with Interrupts() as interrupts:
 
         def wait() -> bool:
             sys.stdout.flush()
+            if collector is not None:
+                collector.end_look()
             try:
                 with interrupts.waiting():
                     pause.wait(FOLLOW_INTERVAL_S)
             except Interrupted:
                 return False
+            if collector is not None:
+                collector.begin_look()
             return True
 
         for report in follow_store(store, place, settings, wait, keep=kept):
             damage = report.damage
+            if collector is not None:
+                collector.made(report.backup, report.log_end, report.copied, len(damage))
             printer.row(to_builtins(report))
     return ANSWER_IS_NO if damage else 0
+
+
+def begin_metrics(address: str, insecure: bool) -> BackupCollector:
+    """Answer scrapes at an address until the process ends, and say where on stderr; return what the answers are of."""
+    from reput.cli.verbs.serve import address_text, metrics_listener
+
+    # The listener says which extra is missing.
+    listener = metrics_listener(address, insecure)
+    where = address_text(*listener.getsockname()[:2])
+
+    from reput.metrics.backup_collector import BackupCollector
+    from reput.metrics.metrics_listener import MetricsListener
+
+    collector = BackupCollector()
+    MetricsListener(listener, collector)
+    print(f"reput: metrics=http://{where}/metrics", file=sys.stderr, flush=True)
+    return collector
 
 
 def backup_text(row: Mapping[str, Any]) -> str:
