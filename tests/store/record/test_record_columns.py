@@ -48,3 +48,16 @@ def test_topics_of_one_number_that_share_no_queue_id_are_told_apart(tmp_path, mo
     monkeypatch.setattr(record_columns, "WEIGHTS", record_columns.WEIGHTS * 0)
     (columns,) = columns_of(log.save())
     assert queues_of(columns) == written
+
+
+def test_a_property_is_found_by_its_name_in_the_properties_alone(tmp_path):
+    """Not by a body that has the same bytes; and not in the records that were left behind."""
+    log = WrittenLog(tmp_path / "store", SEGMENT_SIZE)
+    log.append(b"color\x01red\x02", properties=b"shape\x01round\x02")
+    log.append(b"", properties=b"color\x01red\x02")
+    (columns,) = columns_of(log.save())
+    assert columns.may_have_property(b"color")
+    assert columns.may_have_property(b"shape")
+    assert not columns.until(1).may_have_property(b"color")
+    assert not columns.behind(1).may_have_property(b"shape")
+    assert not columns.until(0).may_have_property(b"color")

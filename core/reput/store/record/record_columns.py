@@ -15,6 +15,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from reput.kernel import kernel
+from reput.store.record.byte_runs import WORD_SIZE, join_runs
 from reput.store.record.layout import (
     BLANK_MAGIC_CODE,
     BODY_SIZE,
@@ -92,6 +93,7 @@ class RecordColumns:
         "data",
         "end",
         "header",
+        "known_properties",
         "known_queues",
         "position",
         "prepared_transaction_offset",
@@ -114,9 +116,11 @@ class RecordColumns:
     topic_size: Array
     properties_at: Array
     properties_size: Array
+    known_properties: Array | None
     known_queues: tuple[list[tuple[bytes, int]], Array] | None
 
     def __init__(self) -> None:
+        self.known_properties = None
         self.known_queues = None
 
     def __len__(self) -> int:
@@ -238,6 +242,21 @@ class RecordColumns:
     def properties(self, number: int) -> dict[str, str]:
         """Return the properties of one record."""
         return decode_properties(self.properties_bytes(number))
+
+    def all_properties(self) -> Array:
+        """Return the bytes of the properties of all records, one behind the other, which cost one copy for all.
+
+        To look for a property in them is cheaper than in the data, most of which are bodies.
+        """
+        if self.known_properties is None:
+            buffer = np.frombuffer(self.data, np.uint8)
+            joined, _ = join_runs(buffer, self.properties_at, self.properties_size)
+            self.known_properties = joined[WORD_SIZE:]
+        return self.known_properties
+
+    def may_have_property(self, name: bytes) -> bool:
+        """Return False if no record has a property of this name."""
+        return name + b"\x01" in self.all_properties().tobytes()
 
     def first_bad_record(self) -> int | None:
         """Return the number of the first record with a CRC that does not fit, None if all fit.

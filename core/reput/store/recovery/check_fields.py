@@ -21,7 +21,6 @@ import numpy as np
 
 from reput.filter.java_numbers import int_or
 from reput.store.log.bad_range import BadRange
-from reput.store.record.byte_runs import WORD_SIZE, join_runs
 from reput.store.record.layout import (
     BORN_HOST_AT,
     BORN_HOST_V6_FLAG,
@@ -267,9 +266,7 @@ class FieldsCheck:
                     self.nameless.add(int(columns.header["queue_offset"][record]))
                     self.add_text(columns, record, f"the topic {fault}: topic={topic!r}")
         # Usually all properties are ASCII: one copy and one look at them, without an object per record.
-        buffer = np.frombuffer(columns.data, np.uint8)
-        joined, _ = join_runs(buffer, columns.properties_at, columns.properties_size)
-        if not (joined[WORD_SIZE:] & NOT_ASCII).any():
+        if not (columns.all_properties() & NOT_ASCII).any():
             return
         for number in range(len(columns)):
             properties = columns.properties_bytes(number)

@@ -421,7 +421,7 @@ def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]
         count = int_or(columns.properties(number).get(INNER_NUM, "1"), -1)
         if count >= 0:
             yield columns.topic(number), int(header["queue_id"][number]), int(offsets[number]) + count
-    if b"INNER_MULTI_DISPATCH\x01" in columns.data:
+    if columns.may_have_property(DISPATCH_NAMES.encode()):
         for number in range(len(columns)):
             properties = columns.properties(number)
             names = properties.get(DISPATCH_NAMES, "").split(",")

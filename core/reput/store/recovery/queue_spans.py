@@ -64,7 +64,7 @@ class QueueSpans:
             for number, first_offset, last_offset in runs:
                 topic, queue_id = names[number]
                 self.add(topic.decode("utf-8", "replace"), queue_id, first_offset, last_offset + 1)
-        if b"INNER_MULTI_DISPATCH\x01" in columns.data:
+        if columns.may_have_property(DISPATCH_NAMES.encode()):
             self.take_further_queues(columns, chosen.tolist())
 
     def take_further_queues(self, columns: RecordColumns, chosen: list[int]) -> None:
