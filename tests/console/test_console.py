@@ -72,7 +72,8 @@ def test_every_page_shows_what_the_store_has(browser):
     assert "No broker serves the store" in browser.text("/groups/billing")
     listed = browser.text("/messages?topic=orders")
     assert "<script>" not in listed.replace('<script src="/static/console.js" defer></script>', "")
-    first, second, third = MESSAGE_LINK.findall(listed)
+    # Newest first.
+    third, second, first = MESSAGE_LINK.findall(listed)
     life = words(browser.text(first))
     assert '"paid": true' in life
     assert "in index readable" in life or "in index durably" in life

@@ -29,6 +29,7 @@ def test_an_action_tells_how_far_it_is_and_how_it_ended(tmp_path):
     running = jobs.begin("rebuild dispatcher=index", "ada", "10.0.0.7", rebuild)
     wait_until(lambda: running.percent == 25)
     assert running.state == "runs"
+    assert running.progress == "30 of 120"
     go_on.set()
     wait_until(lambda: running.state == "done")
     failing = jobs.begin("pause dispatcher=index", "-", "127.0.0.1", fail)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
 from reput.console.message_view import body_view, inflated
-from reput.consume.pull.topic_reader import MessageSource, first_queue_offset
+from reput.console.topic_messages import newest_first
+from reput.consume.pull.topic_reader import MessageSource
 from reput_hooks import Record
 
 __all__ = ["Found", "search_bodies"]
@@ -18,8 +18,6 @@ __all__ = ["Found", "search_bodies"]
 SECONDS_MAX = 3.0
 FOUND_MAX = 50
 READ_MAX = 50_000
-# Of each queue, so many are in memory.
-BLOCK = 16
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -54,8 +52,7 @@ def search_bodies(
     ends_at = monotonic() + SECONDS_MAX
     found: list[Record] = []
     count = 0
-    queues = [backwards(source, topic, queue_id, before) for queue_id in source.queue_ids(topic)]
-    for record in heapq.merge(*queues, key=lambda record: (-record.store_timestamp, -record.commit_log_offset)):
+    for record in newest_first(source, topic, before):
         if len(found) == FOUND_MAX or count == READ_MAX or (count and monotonic() > ends_at):
             # Messages of the same millisecond come again rather than never.
             return Found(found, count, record.store_timestamp + 1)
@@ -63,25 +60,6 @@ def search_bodies(
         if has_text(record, wanted):
             found.append(record)
     return Found(found, count, None)
-
-
-def backwards(source: MessageSource, topic: str, queue_id: int, before: int | None) -> Iterator[Record]:
-    """Yield the messages of a queue, newest first."""
-    low, high = source.queue_range(topic, queue_id)
-    if before is not None:
-        high = min(first_queue_offset(source, topic, queue_id, before), high)
-    while high > low:
-        begin = max(high - BLOCK, low)
-        records: list[Record] = []
-        at = begin
-        while at < high:
-            result = source.get(topic, queue_id, at, high - at)
-            records += [record for record in result.records if record.queue_offset < high]
-            if result.next_queue_offset <= at:
-                break
-            at = result.next_queue_offset
-        yield from reversed(records)
-        high = begin
 
 
 def has_text(record: Record, wanted: str) -> bool:

@@ -38,6 +38,13 @@ class Job:
         self.done = self.total = 0
 
     @property
+    def progress(self) -> str:
+        """How far it is, in words; empty: nothing is counted, or it has ended."""
+        if self.state != "runs" or not (self.done or self.total):
+            return ""
+        return f"{self.done} of {self.total}" if self.total else str(self.done)
+
+    @property
     def percent(self) -> int | None:
         """How far it is; None: that is not known."""
         return min(100 * self.done // self.total, 100) if self.total > 0 else None

@@ -99,6 +99,7 @@ class LiveFeed:
         for job in self.jobs.newest():
             cells[f"job.{job.number}.state"] = job.state
             cells[f"job.{job.number}.outcome"] = job.outcome
+            cells[f"job.{job.number}.progress"] = job.progress
             cells[f"job.{job.number}.percent"] = "" if job.percent is None else str(job.percent)
         return event("reading", {"cells": cells, "point": point})
 

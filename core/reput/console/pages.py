@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import islice
 from urllib.parse import quote
 
@@ -16,23 +15,20 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from reput.console.actions import RedriveChoice, parse_place, redrive_work, reset_work
-from reput.console.body_search import search_bodies
 from reput.console.console_context import ConsoleContext
 from reput.console.guard import peer_of
 from reput.console.live_feed import live_cells
-from reput.console.message_view import body_view, life_of, message_row
-from reput.consume.pull.topic_reader import first_queue_offset
+from reput.console.message_life import life_of
+from reput.console.message_search import FoundMessages, find_messages
+from reput.console.message_view import body_view, message_row
 from reput.consume.registry.statistics import TopicRow
 from reput.errors import ConfigError, RequestRefused
 from reput.remoting.response_code import ResponseCode
 from reput.watched.rates import Rates
-from reput_hooks import Record
 
 __all__ = ["Pages"]
 
 MESSAGES_MAX = 32
-SEARCHED_MAX = 100
-TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
 
 
 class Pages:
@@ -198,50 +194,23 @@ class Pages:
     # Messages.
 
     def messages(self, request: Request) -> Response:
-        """Show messages by id, key, time or queue position."""
+        """Show messages by id, key, text, time or queue position."""
         given = {name: value.strip() for name, value in request.query_params.items()}
         if given.get("id"):
             return RedirectResponse(f"/message?id={quote(given['id'])}", 303)
-        rows: list[Record] = []
-        note, older_than = "", None
-        if given.get("topic") and given.get("text"):
-            before = given.get("before")
+        found = FoundMessages([], "", [])
+        if given.get("topic"):
             with self.console.target.messages() as source:
-                found = search_bodies(source, given["topic"], given["text"], parse_time(before) if before else None)
-            rows, older_than = found.records, found.older_than
-            note = f"{len(rows)} of {found.read_count} messages have this text, newest first"
-        elif given.get("topic"):
-            rows, note = self.found(given)
+                found = find_messages(source, given)
         return self.console.page(
             request,
             "messages.html",
             "Messages",
             given=given,
-            note=note,
-            older_than=older_than,
-            rows=[message_row(record) for record in rows],
-            older=max(min((record.queue_offset for record in rows), default=0) - MESSAGES_MAX, 0),
-            newer=max((record.queue_offset for record in rows), default=-1) + 1,
+            note=found.note,
+            links=found.links,
+            rows=[message_row(record) for record in found.records],
         )
-
-    def found(self, given: dict[str, str]) -> tuple[list[Record], str]:
-        """Return the messages that a search asks for, and what to say of them."""
-        topic = given["topic"]
-        with self.console.target.messages() as source:
-            if given.get("key"):
-                return source.query(topic, given["key"], SEARCHED_MAX), f"the newest {SEARCHED_MAX} with this key"
-            queue_id = whole("queue_id", given.get("queue_id") or "0")
-            low, high = source.queue_range(topic, queue_id)
-            if given.get("time"):
-                begin = first_queue_offset(source, topic, queue_id, parse_time(given["time"]))
-            elif given.get("queue_offset"):
-                begin = whole("queue_offset", given["queue_offset"])
-            else:
-                begin = max(high - MESSAGES_MAX, low)
-            found = source.get(topic, queue_id, max(begin, low), MESSAGES_MAX)
-            return list(
-                found.records
-            ), f"queue {queue_id} has {low} to {high - 1}" if high > low else "the queue is empty"
 
     def message(self, request: Request) -> Response:
         """Show one message, and its life."""
@@ -317,33 +286,3 @@ class Pages:
 def topics_by_count(put: dict[str, int]) -> Sequence[tuple[str, int]]:
     """Return the topics with the most messages."""
     return sorted(put.items(), key=lambda item: (-item[1], item[0]))[:MESSAGES_MAX]
-
-
-def whole(name: str, text: str) -> int:
-    """Return a whole number that was typed.
-
-    Raises:
-        ConfigError: it is not a whole number.
-    """
-    if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"not a whole number: {name}={text!r}", "Give one of 0 or more.")
-    return min(int(text), TIMESTAMP_MAX)
-
-
-def parse_time(text: str) -> int:
-    """Return ms since 1970 from such a number, or from an ISO 8601 time, which is UTC without a zone.
-
-    Raises:
-        ConfigError: *text* is neither.
-    """
-    if text.isascii() and text.isdigit():
-        return min(int(text), TIMESTAMP_MAX)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"this is no time: time={text!r}", "Give ms since 1970, or a time like 2026-01-31T12:00:00Z."
-        ) from None
-    if time.tzinfo is None:
-        time = datetime.fromisoformat(f"{text}+00:00")
-    return max(round(time.timestamp() * 1000), 0)

@@ -1,0 +1,139 @@
+"""Which messages the console finds without a queue's number, and the life of one message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import reput
+from delivering import LIMIT_S, wait_until
+from reput.console import message_search, topic_messages
+from reput.console.message_life import life_of
+from reput.console.message_search import find_messages
+
+SMALL_LOG = {"mapped_file_size_commit_log": 1 << 16}
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[reput.Store]:
+    """A store whose first retries come after a second."""
+    levels = " ".join(["1s"] * 18)
+    with reput.open(tmp_path / "store", mode="inline", message_delay_level=levels, **SMALL_LOG) as store:
+        yield store
+
+
+def put_numbers(store: reput.Store, count: int) -> list[str]:
+    """Put messages with numbers for bodies over three queues, and return the bodies."""
+    store.administration.create_topic("orders", 3)
+    results = store.put_batch([reput.Message("orders", b"%d" % at, queue_id=at % 3) for at in range(count)])
+    store.wait_for("consume_queue", results[-1].next_commit_log_offset, LIMIT_S)
+    return [str(at) for at in range(count)]
+
+
+def bodies(found: message_search.FoundMessages) -> list[str]:
+    """Return the bodies of what was found."""
+    return [record.body.decode() for record in found.records]
+
+
+def turned(store: reput.Store, given: dict[str, str], link: str) -> Iterator[list[str]]:
+    """Yield the bodies of a page, and of those that a link leads to one after the other."""
+    while True:
+        found = find_messages(store, given)
+        yield bodies(found)
+        to = dict(found.links).get(link)
+        if to is None:
+            return
+        given = dict(re.findall(r"[?&]([a-z_]+)=([^&]*)", to))
+
+
+@pytest.mark.parametrize("page_max", [2, 5, 100])
+def test_without_a_queue_the_messages_of_all_queues_come_by_time(page_max, store, monkeypatch):
+    """Newest first, or from a time on; turning pages shows each once, although they share milliseconds."""
+    monkeypatch.setattr(message_search, "PAGE_MAX", page_max)
+    monkeypatch.setattr(topic_messages, "BLOCK", 4)
+    numbers = put_numbers(store, 20)
+    first = store.get("orders", 0, 0, 1)[0].store_timestamp
+    pages = list(turned(store, {"topic": "orders"}, "Older"))
+    assert [body for page in pages for body in page] == numbers[::-1]
+    assert max(map(len, pages)) == min(page_max, 20)
+    pages = list(turned(store, {"topic": "orders", "time": str(first)}, "Newer"))
+    assert [body for page in pages for body in page] == numbers
+    assert bodies(find_messages(store, {"topic": "orders", "time": str(first + 3_600_000)})) == []
+
+
+def test_messages_that_came_meanwhile_are_on_the_newer_page(store):
+    """The link stands on a page that had the newest ones."""
+    put_numbers(store, 3)
+    links = dict(find_messages(store, {"topic": "orders"}).links)
+    result = store.put(reput.Message("orders", b"late"))
+    store.wait_for("consume_queue", result.next_commit_log_offset, LIMIT_S)
+    given = dict(re.findall(r"[?&]([a-z_]+)=([^&]*)", links["Newer"]))
+    assert bodies(find_messages(store, given)) == ["late"]
+    assert "Older" not in links
+
+
+def test_a_queue_is_turned_by_its_offsets(store, monkeypatch):
+    """From its end back, and on again; a link leads nowhere but to messages."""
+    monkeypatch.setattr(message_search, "PAGE_MAX", 2)
+    put_numbers(store, 15)
+    pages = list(turned(store, {"topic": "orders", "queue_id": "1"}, "Older"))
+    assert pages == [["10", "13"], ["4", "7"], ["1", "4"]]
+    pages = list(turned(store, {"topic": "orders", "queue_id": "1", "queue_offset": "0"}, "Newer"))
+    assert pages == [["1", "4"], ["7", "10"], ["13"]]
+
+
+def settle(store: reput.Store) -> None:
+    """Wait until each view has all that was put."""
+    for view in ("consume_queue", "index"):
+        store.wait_for(view, store.appended, LIMIT_S)
+
+
+def life(store: reput.Store, message_id: str) -> list[tuple[str, str]]:
+    """Return what has happened to a message, and how it stands."""
+    (record,) = store.query(None, message_id)
+    return [(step.what, step.state) for step in life_of(record, store.status(), store.administration, store)]
+
+
+@pytest.mark.parametrize("keys", [[], ["order-17"]], ids=["without keys", "by a key"])
+def test_the_life_of_a_message_is_told_from_its_put_to_the_dead_letters(keys, store):
+    """Each view, the group, the retry that waits, its delivery, and the end; every copy leads back to the first."""
+    result = store.put(reput.Message("orders", b"hopeless", keys=keys))
+    store.put(reput.Message("orders", b"another"))
+    settle(store)
+    first = [("put", "done"), ("stored", "done")]
+    at_rest = [*first, ("on disk", "done"), ("in consume_queue", "done"), ("in index", "done")]
+    with store.consumer("billing", "orders") as consumer:
+        store.flush()
+        assert life(store, result.message_id) == at_rest
+        consumer.nack(consumer.receive(LIMIT_S))
+        consumer.ack(consumer.receive(LIMIT_S))
+        consumer.commit()
+        store.flush()
+        settle(store)
+        taken = [*at_rest, ("group billing", "done")]
+        assert life(store, result.message_id) == [*taken, ("comes again for billing", "waits")]
+        again = consumer.receive(LIMIT_S)
+        assert life(store, again.message_id)[:2] == [("redelivered", "done"), ("put", "done")]
+        consumer.nack(again, -1)
+        consumer.commit()
+        store.flush()
+        settle(store)
+    ended = [("retried for billing", "done"), ("dead letter of billing", "failed")]
+    assert life(store, result.message_id) == [*taken, *ended]
+
+
+def test_a_delayed_and_a_committed_message_say_what_they_waited_for(store):
+    """While it waits in the topic of delays, and after its delivery; and before and after a commit."""
+    result = store.put(reput.Message("orders", b"later", delay_level=2))
+    settle(store)
+    assert ("delayed", "done") in life(store, result.message_id)
+    wait_until(lambda: len(store.get("orders").records) == 1)
+    settle(store)
+    assert ("delayed", "done") in life(store, store.get("orders")[0].message_id)
+    half = store.transactions.put_half("shop", reput.Message("orders", b"paid"))
+    settle(store)
+    committed = store.transactions.commit(half)
+    settle(store)
+    assert ("committed", "done") in life(store, committed.message_id)
