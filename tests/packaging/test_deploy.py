@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
-from reput.cli.application import GROUPS, VERBS
+from reput.cli.application import GROUPS, VERBS, application
 from source_tree import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -32,6 +33,79 @@ def test_commands_name_verbs_that_exist():
             text = path.read_text()
             for verb in re.findall(r'"reput", "(\w+)"|bin/reput (\w+)', text):
                 assert "".join(verb) in (*VERBS, *GROUPS), path
+
+
+def words_of_commands() -> list[tuple[Path, list[str]]]:
+    """Return the words behind `reput` of each command of a deploy file, with those that compose and a pod add."""
+    compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
+    image = re.search(r'ENTRYPOINT \["reput", (.+)\]', (DEPLOY / "Containerfile").read_text())
+    assert image is not None
+    entry = yaml.safe_load(f"[{image[1]}]")
+    found = [(DEPLOY / "Containerfile", entry)]
+    for service in compose.values():
+        if service["image"] == "reput":
+            given = service["entrypoint"][1:] if "entrypoint" in service else entry
+            found.append((DEPLOY / "compose", [*given, *service.get("command", ())]))
+    for container in pod()["containers"]:
+        given = container["command"][1:] if "command" in container else entry
+        found.append((DEPLOY / "kubernetes", [*given, *container.get("args", ())]))
+    for unit in DEPLOY.glob("*.service"):
+        line = re.search(r"^ExecStart=\S+/reput (.+)$", unit.read_text(), re.MULTILINE)
+        assert line is not None
+        found.append((unit, line[1].split()))
+    return found
+
+
+def pod() -> dict[str, list[dict[str, list[str]]]]:
+    """Return the pod of the StatefulSet."""
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "reput.yaml").read_text())
+    (stateful,) = [document for document in documents if document["kind"] == "StatefulSet"]
+    return stateful["spec"]["template"]["spec"]
+
+
+def test_commands_have_options_that_exist_and_name_their_files():
+    """A unit that does not start is found here: each verb takes its options, and none is given without a value."""
+    commands = words_of_commands()
+    assert len(commands) == 7
+    for path, (verb, *words) in commands:
+        command = typer.main.get_command(application([verb])).commands[verb]
+        context = command.make_context(verb, words, resilient_parsing=True)
+        unknown = [word for word in words if word.startswith("--") and word not in options_of(command)]
+        assert unknown == [], path
+        assert not context.args, path
+
+
+def options_of(command: typer.core.TyperCommand) -> set[str]:
+    """Return the options of a verb."""
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_prometheus_scrapes_what_the_commands_serve():
+    """Each target is a `--metrics` of a command beside it: an alert on a job that nobody serves never fires."""
+    served: dict[str, set[str]] = {"compose": set(), "prometheus": set()}
+    for path, words in words_of_commands():
+        if "--metrics" in words:
+            port = words[words.index("--metrics") + 1].rpartition(":")[2]
+            served["compose" if path.name == "compose" else "prometheus"].add(port)
+    for name, ports in served.items():
+        config = yaml.safe_load((DEPLOY / name / "prometheus.yml").read_text())
+        jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
+        assert {target.rpartition(":")[2] for targets in jobs.values() for target in targets} == ports
+        rules = (DEPLOY / "prometheus" / "reput-alerts.yml").read_text()
+        assert set(re.findall(r'job="([^"]+)"', rules)) == set(jobs)
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.36"])
+def test_the_manifests_are_what_kubernetes_takes(version):
+    """By the schemas of its own interface, with no field that it does not know."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="the extra deploy is not installed")
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "reput.yaml").read_text()))
+    assert [document["kind"] for document in documents] == ["Service", "ConfigMap", "StatefulSet"]
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+    documents[2]["spec"]["replica"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(documents[2], version, strict=True)
 
 
 def test_the_compose_file_mounts_files_that_exist():
