@@ -19,7 +19,9 @@ FIGURES = StoreFigures(GroupStatus("s", None, "1", 5, WRITER, []), [], 0, 0, 0, 
 def overview(at: float, put: dict[str, int] | None, started: int | None = 5) -> Overview:
     """Return a reading of a store."""
     status = msgspec.structs.replace(FIGURES.status, started=started)
-    counts = None if put is None else Counts(put, {name: nums * 100 for name, nums in put.items()}, {"g": put["a"]})
+    counts = (
+        None if put is None else Counts(put, {name: nums * 100 for name, nums in put.items()}, {("g", "a"): put["a"]})
+    )
     return Overview("s", at, 0, msgspec.structs.replace(FIGURES, status=status), [], [], counts)
 
 
@@ -30,6 +32,7 @@ def test_a_rate_needs_two_readings():
     found = meter.rates(overview(12.0, {"a": 10, "b": 2}))
     assert (found.put, found.put_size, found.got) == (4.0, 400.0, 3.0)
     assert found.put_by_topic == {"a": 3.0, "b": 1.0}
+    assert found.got_by_group == {("g", "a"): 3.0}
 
 
 def test_another_opening_counts_from_zero():

@@ -165,7 +165,7 @@ def live_cells(overview: Overview, rates: Rates) -> dict[str, str]:
         since = lag.waiting_since
         age = None if since is None else max(overview.timestamp - since, 0) / 1000
         cells[f"g.{lag.group}.{lag.topic}.oldest"] = short_seconds(age)
-        cells[f"g.{lag.group}.got"] = short_rate(rates.got_by_group.get(lag.group))
+        cells[f"g.{lag.group}.{lag.topic}.got"] = short_rate(rates.got_by_group.get((lag.group, lag.topic)))
     if overview.counts is not None:
         for topic, count in list(overview.counts.put.items())[:ROWS_MAX]:
             cells[f"t.{topic}.count"] = short_count(count)

@@ -102,7 +102,7 @@ def group_rows(lags: Iterable[GroupLag], rates: Rates, now_ms: int) -> list[Cell
             row.topic,
             short_count(row.lag),
             short_seconds(None if row.waiting_since is None else max(now_ms - row.waiting_since, 0) / 1000),
-            short_rate(rates.got_by_group.get(row.group)),
+            short_rate(rates.got_by_group.get((row.group, row.topic))),
         )
         for row in sorted(lags, key=lambda row: (-row.lag, row.group, row.topic))
     ]

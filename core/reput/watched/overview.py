@@ -27,12 +27,12 @@ class Counts(msgspec.Struct, frozen=True):
 
     Attributes:
         put: messages by topic; *put_size*: bytes by topic.
-        got: messages by group.
+        got: messages by group and topic.
     """
 
     put: dict[str, int]
     put_size: dict[str, int]
-    got: dict[str, int]
+    got: dict[tuple[str, str], int]
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -124,11 +124,8 @@ def counts_of(statistics: dict[str, Any] | None) -> Counts | None:
     if statistics is None:
         return None
     read = msgspec.convert({**statistics, "waiting_delays": None, "half_messages": None}, StoreStatistics)
-    got: dict[str, int] = {}
-    for row in read.groups:
-        got[row.group] = got.get(row.group, 0) + row.get_nums
     return Counts(
         put={row.topic: row.put_nums for row in read.topics},
         put_size={row.topic: row.put_size or 0 for row in read.topics},
-        got=got,
+        got={(row.group, row.topic): row.get_nums for row in read.groups},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -10,6 +11,7 @@ from reput.watched.overview import Counts, Overview
 
 __all__ = ["GOT_NAMES", "PUT_NAMES", "RateMeter", "Rates", "broker_rate"]
 
+Name = TypeVar("Name", str, tuple[str, str])
 
 # In a broker's runtime figures. RocketMQ 4.9 misspells one.
 PUT_NAMES = ("putTps",)
@@ -17,14 +19,18 @@ GOT_NAMES = ("getTransferredTps", "getTransferedTps")
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Messages, or bytes, a second. None: there is no reading to compare with yet, or nothing is counted."""
+    """Messages, or bytes, a second. None: there is no reading to compare with yet, or nothing is counted.
+
+    Attributes:
+        got_by_group: by group and topic.
+    """
 
     put: float | None = None
     put_size: float | None = None
     got: float | None = None
     put_by_topic: dict[str, float] = {}
     put_size_by_topic: dict[str, float] = {}
-    got_by_group: dict[str, float] = {}
+    got_by_group: dict[tuple[str, str], float] = {}
 
 
 class RateMeter:
@@ -53,7 +59,7 @@ class RateMeter:
         return Rates(sum(put.values()), sum(put_size.values()), sum(got.values()), put, put_size, got)
 
 
-def growth(now: Mapping[str, int], before: Mapping[str, int], seconds: float) -> dict[str, float]:
+def growth(now: Mapping[Name, int], before: Mapping[Name, int], seconds: float) -> dict[Name, float]:
     """Return what each count grew by, a second; a topic that was created again begins at 0."""
     return {name: max(count - before.get(name, 0), 0) / seconds for name, count in now.items()}
 
