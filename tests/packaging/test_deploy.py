@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -56,7 +57,7 @@ def words_of_commands() -> list[tuple[Path, list[str]]]:
     return found
 
 
-def pod() -> dict[str, list[dict[str, list[str]]]]:
+def pod() -> dict[str, Any]:
     """Return the pod of the StatefulSet."""
     documents = yaml.safe_load_all((DEPLOY / "kubernetes" / "reput.yaml").read_text())
     (stateful,) = [document for document in documents if document["kind"] == "StatefulSet"]
@@ -93,6 +94,16 @@ def test_prometheus_scrapes_what_the_commands_serve():
         assert {target.rpartition(":")[2] for targets in jobs.values() for target in targets} == ports
         rules = (DEPLOY / "prometheus" / "reput-alerts.yml").read_text()
         assert set(re.findall(r'job="([^"]+)"', rules)) == set(jobs)
+
+
+def test_no_probe_restarts_a_broker_for_what_a_person_must_decide():
+    """`reput status` says no for damage and for a dispatcher that is FATAL: probes ask whether the broker answers."""
+    (broker, _) = pod()["containers"]
+    ports = {port["name"]: str(port["containerPort"]) for port in broker["ports"]}
+    for name in ("startupProbe", "livenessProbe"):
+        assert broker[name]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert broker["args"][broker["args"].index("--metrics") + 1].rpartition(":")[2] == ports["metrics"]
+    assert "service_healthy" not in (DEPLOY / "compose" / "compose.yaml").read_text()
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.36"])
