@@ -246,6 +246,7 @@ def scraped(address: str) -> dict[str, float]:
         return {sample.name: sample.value for family in families for sample in family.samples}
 
 
+@pytest.mark.slow
 def test_metrics_of_a_backup_need_one_that_goes_on(tmp_path):
     """Of a backup that ends, the exit code tells; and beyond this machine, metrics must be asked for."""
     run_reput("send", tmp_path / "store", "orders", "--count", "1", *SET)

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks import backup, console
 
+pytestmark = pytest.mark.long
+
 
 def test_backups_are_measured_and_an_increment_is_as_large_as_what_has_grown(tmp_path, capsys):
     """The first copies the log, the second what was put since, and the small end that it is joined with."""

@@ -96,6 +96,7 @@ def life(store: reput.Store, message_id: str) -> list[tuple[str, str]]:
     return [(step.what, step.state) for step in life_of(record, store.status(), store.administration, store)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [[], ["order-17"]], ids=["without keys", "by a key"])
 def test_the_life_of_a_message_is_told_from_its_put_to_the_dead_letters(keys, store):
     """Each view, the group, the retry that waits, its delivery, and the end; every copy leads back to the first."""
@@ -124,6 +125,7 @@ def test_the_life_of_a_message_is_told_from_its_put_to_the_dead_letters(keys, st
     assert life(store, result.message_id) == [*taken, *ended]
 
 
+@pytest.mark.slow
 def test_a_delayed_and_a_committed_message_say_what_they_waited_for(store):
     """While it waits in the topic of delays, and after its delivery; and before and after a commit."""
     result = store.put(reput.Message("orders", b"later", delay_level=2))

@@ -182,6 +182,7 @@ def test_connections_of_a_broker_are_counted_by_group_language_and_version(tmp_p
     assert SMALL["broker_name"] in {dict(labels).get("node_id") for _, labels in found}
 
 
+@pytest.mark.slow
 def test_what_quotas_refuse_is_counted_by_the_kind_of_their_rules(tmp_path):
     """A kind without a rule has no series; one that refused nothing has a zero, so that a rate can begin."""
     quotas = "topic=small messages=1; client=* connections=50"

@@ -106,6 +106,7 @@ def test_no_probe_restarts_a_broker_for_what_a_person_must_decide():
     assert "service_healthy" not in (DEPLOY / "compose" / "compose.yaml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.30", "1.36"])
 def test_the_manifests_are_what_kubernetes_takes(version):
     """By the schemas of its own interface, with no field that it does not know."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,8 @@ def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples if family.name.startswith("rocketmq_") else ():
-            name = family.name if family.type == "histogram" else sample.name
+            # Version 5.3 declares the type of some histograms under another name.
+            name = re.sub("_(bucket|sum|count)$", "", sample.name)
             labels = {label: value for label, value in sample.labels.items() if label not in EVERYWHERE}
             found.setdefault(name, []).append((labels, sample.value))
     return found
