@@ -77,12 +77,12 @@ def test_it_is_asked_once_per_version_and_options(plugin, plugins):
     entry = plugin()
     for _ in range(3):
         describe(entry, {"path": "x"})
-    assert plugin.imports == 1
+    assert plugin.imports() == 1
     plugins.version = "2.0"
     describe(plugin(), {"path": "x"})
-    assert plugin.imports == 2
+    assert plugin.imports() == 2
     describe(plugin(), {"path": "y"})
-    assert plugin.imports == 3
+    assert plugin.imports() == 3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_what_cannot_be_imported_is_broken_with_its_traceback_and_asked_again(pl
     for _ in range(2):
         answer = describe(entry, {})
         assert "ModuleNotFoundError: No module named 'no_such_module'" in answer.broken
-    assert plugin.imports == 2
+    assert plugin.imports() == 2
     with pytest.raises(DispatcherError, match="no_such_module"):
         answer.declared()
 
