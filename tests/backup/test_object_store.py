@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from backing_up import NO_VIEWS, put, writing
+from local_s3 import local_s3
 from reput.backup.backup import backup_store
 from reput.backup.layout import IDENTITY
 from reput.backup.open_target import open_target
@@ -22,40 +20,12 @@ pytest.importorskip("obstore")
 pytest.importorskip("moto")
 pytestmark = pytest.mark.processes
 
-SECONDS_MAX = 60
-# The system assigns its port, so no other process can have taken it.
-SERVER = """
-import threading
-from moto.server import ThreadedMotoServer
-
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-threading.Event().wait()
-"""
-
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, str]]:
     """Return the settings for an S3 with a bucket named ``backups``."""
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert server.stdout is not None
-    try:
-        address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        bucket = urllib.request.Request(f"{address}/backups", method="PUT")
-        urllib.request.urlopen(bucket, timeout=SECONDS_MAX).close()
-        yield {
-            "aws_endpoint_url": address,
-            "aws_allow_http": "true",
-            "aws_region": "us-east-1",
-            "aws_access_key_id": "key",
-            "aws_secret_access_key": "not shown",
-        }
-    finally:
-        server.kill()
-        server.communicate()
+    with local_s3("backups") as found:
+        yield {name.lower(): value for name, value in found.items()}
 
 
 def test_backups_in_an_object_store_are_those_of_a_directory(tmp_path, options):

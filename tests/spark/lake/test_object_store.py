@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import reput.table
+from local_s3 import local_s3
 from reput.errors import ConfigError, DispatcherError
 from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions
@@ -39,43 +37,14 @@ from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.processes
 
-SECONDS_MAX = 60
 DAY_MS = 86_400_000
-# The system assigns its port, so no other process can have taken it.
-SERVER = """
-import threading
-from moto.server import ThreadedMotoServer
-
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-threading.Event().wait()
-"""
 
 
 @pytest.fixture(scope="module")
 def storage_options() -> Iterator[dict[str, str]]:
     """Return the settings for an S3 with a bucket named ``lakes``."""
-    # In a separate process: the Delta library holds the interpreter lock while it waits for an answer.
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert server.stdout is not None
-    try:
-        address = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        bucket = urllib.request.Request(f"{address}/lakes", method="PUT")
-        urllib.request.urlopen(bucket, timeout=SECONDS_MAX).close()
-        yield {
-            "AWS_ENDPOINT_URL": address,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "not shown",
-        }
-    finally:
-        server.terminate()
-        server.wait()
-        server.stdout.close()
+    with local_s3("lakes") as found:
+        yield found
 
 
 @pytest.fixture
