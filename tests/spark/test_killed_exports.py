@@ -109,9 +109,6 @@ def test_an_exporter_that_is_killed_at_any_time_loses_and_repeats_nothing(tmp_pa
         assert offsets_in(lake) == log.offsets[: ends.index(committed)]
     found = offsets_by_reader(lake)
     assert found == dict.fromkeys(found, log.offsets)
-    if lake_format == "iceberg":
-        # The check of a lake, and its watermarks, are those of Delta tables.
-        return
     report = check_lake(log.store, lake)
     assert report.ok
     assert report.views["lake"].state == "equal"
@@ -176,6 +173,9 @@ def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeat
         mine = {offset: body for offset, of, _, body in decoded(log) if of == topic}
         assert rows_by_offset(lake / topic) == {offset: body for offset, body in mine.items() if body is not None}
         assert offsets_in(lake / f"{topic}.dead_letters") == [offset for offset, body in mine.items() if body is None]
+    report = check_lake(log.store, lake)
+    assert report.ok
+    assert [report.tables[topic].watermarks.rows for topic in ("orders", "others")] == [300, 300]
 
 
 @pytest.mark.parametrize(("lake_format", "kills"), KILLS)

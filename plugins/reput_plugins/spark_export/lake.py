@@ -65,10 +65,7 @@ class Lake:
         store_name: value of the column ``store`` in its rows: the id under which the lake first held it.
         partition_columns: columns by which the table's files are laid out; ``date`` is among them.
         columns: how a row names the columns of the log.
-        has_watermarks: the rows are those of the log, so watermarks can prove each transaction.
     """
-
-    has_watermarks = True
 
     def __init__(
         self,
@@ -121,6 +118,11 @@ class Lake:
             table = create_table(self.location, schema, self.partition_columns, settings)
         self.refuse_another(table, topics)
         return self.add_columns(table, schema)
+
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether the rows of each transaction stay, so that watermarks can prove them."""
+        return True
 
     def statistics(self) -> Sequence[str]:
         """Return the columns that have statistics, as a property of Delta tables names them."""
@@ -298,15 +300,17 @@ class Lake:
     def add_watermarks(self, table: LakeTable) -> None:
         """Write the missing watermarks of the store's transactions.
 
-        A lake without the column ``store`` has no watermarks. Neither have typed tables and Iceberg tables.
+        A lake without the column ``store`` has no watermarks. Neither has a table with a key.
 
         Raises:
             DispatcherError: the watermarks cannot be written.
         """
-        is_delta = self.location.table_format == DELTA_FORMAT
-        if self.has_watermarks and is_delta and tells_stores_apart(table):
+        if self.has_watermarks and tells_stores_apart(table):
             ids = (self.epochs.store_id, self.store_name)
-            catch_up(self.location, table, self.store_name, ids, self.export_name)
+            try:
+                catch_up(self.location, table, self.columns, self.store_name, ids, self.export_name)
+            except CommitConflict as error:
+                raise self.refused(error) from None
 
     def refused(self, error: CommitConflict) -> DispatcherError:
         """Return the error for a transaction that lost against another one."""

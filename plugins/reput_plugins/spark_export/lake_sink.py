@@ -130,7 +130,8 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     if bounds is None:
         return
     store = Path(plan.store)
-    lake = lake_of_store(plan.lake, plan.export_name, store, plan.store_id or read_store_id(store))
+    store_id = plan.store_id or read_store_id(store)
+    lake = lake_of_store(plan.lake, plan.export_name, store, store_id, plan.store_name)
     files = [file for task in written for file in task.files]
     damage = sorted((found for task in written for found in task.damage), key=lambda found: found.begin)
     schema, (begin, until) = lake_schema(plan.table.row_format), bounds

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput.store.disk.files import Files
@@ -35,6 +36,7 @@ from reput_plugins.spark_export.typed.column_types import conform
 
 __all__ = [
     "CLUSTER_SETTING",
+    "CRC_COLUMNS",
     "EPOCH_DAY",
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
@@ -48,6 +50,7 @@ __all__ = [
     "lake_schema",
     "layout_like",
     "partition_days",
+    "values_of",
     "write_range",
 ]
 
@@ -109,6 +112,7 @@ class FileLayout(msgspec.Struct, frozen=True):
         statistics: columns by which readers skip files; fields of a struct are named in the same way.
         store_time: the column of the store time, which has no statistics in files without a date.
         cluster_by: columns by which the rows of a file are sorted.
+        checksum: the columns from which a row's checksum is computed; empty: the rows have none.
     """
 
     partition_columns: tuple[str, ...] = PARTITION_COLUMNS
@@ -116,6 +120,7 @@ class FileLayout(msgspec.Struct, frozen=True):
     statistics: tuple[str, ...] = STATISTICS_COLUMNS
     store_time: str = "storeTimestamp"
     cluster_by: tuple[str, ...] = ()
+    checksum: tuple[str, ...] = CRC_COLUMNS
 
 
 def layout_like(
@@ -350,8 +355,8 @@ class PartitionFile:
         self.changed_folders = [] if self.path is None else make_folders(self.path, len(folders))
         self.output = filesystem.open_output_stream(self.name)
         self.batches: list[pa.RecordBatch] = []
-        # Rows that are not those of the log have no checksum.
-        self.crc = 0 if set(CRC_COLUMNS) <= set(schema.names) else None
+        has_checksum = layout.checksum and all(has_column(schema, name) for name in layout.checksum)
+        self.crc = 0 if has_checksum else None
         self.metadata: list[pq.FileMetaData] = []
         try:
             self.writer = pq.ParquetWriter(
@@ -372,7 +377,7 @@ class PartitionFile:
         """Buffer rows."""
         self.batches.append(batch)
         if self.crc is not None:
-            self.crc += int(row_crc(*(batch[name].to_numpy() for name in CRC_COLUMNS)).sum())
+            self.crc += int(row_crc(*(values_of(batch, name).to_numpy() for name in self.layout.checksum)).sum())
 
     def write(self) -> None:
         """Write the buffered rows as one row group."""
@@ -441,6 +446,12 @@ def has_column(schema: pa.Schema, name: str) -> bool:
     column, _, field = name.partition(".")
     at = schema.get_field_index(column)
     return at >= 0 and (not field or schema.field(at).type.get_field_index(field) >= 0)
+
+
+def values_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray:
+    """Return the values of a column, or of the field of a struct (``column.field``)."""
+    column, _, field = name.partition(".")
+    return pc.struct_field(rows[column], field) if field else rows[column]
 
 
 def folder_name(column: str, value: str | None) -> str:

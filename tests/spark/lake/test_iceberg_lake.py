@@ -76,7 +76,7 @@ class Export:
 
     def files(self) -> set[str]:
         """Return the Parquet files that exist."""
-        return {str(path.relative_to(self.path)) for path in self.path.rglob("*.parquet")}
+        return {str(path.relative_to(self.path)) for path in self.path.glob("topic=*/*/*.parquet")}
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def catalog_of(path: Path) -> Iterator[Any]:
 
 
 def test_a_catalog_has_both_tables_by_name(orders: Orders, monkeypatch: pytest.MonkeyPatch):
-    """``reput.orders``, and its dead letters without a point in the name."""
+    """``reput.orders``, and its dead letters without a point in the name; and the watermarks of each."""
     path = orders.root / "mine.db"
     # pyiceberg reads its configuration when it is imported.
     monkeypatch.setattr(
@@ -166,7 +166,8 @@ def test_a_catalog_has_both_tables_by_name(orders: Orders, monkeypatch: pytest.M
     )
     orders.export(catalog="mine")
     with catalog_of(path) as catalog:
-        assert catalog.list_tables("reput") == [("reput", "orders"), ("reput", "orders_dead_letters")]
+        names = [f"{table}{more}" for table in ("orders", "orders_dead_letters") for more in ("", "_watermarks")]
+        assert set(catalog.list_tables("reput")) == {("reput", name) for name in names}
         assert catalog.load_table("reput.orders").scan().to_arrow().num_rows == 36
     report: Any = check_lake(orders.log.store, orders.lake, catalog="mine")
     assert report.ok

@@ -18,7 +18,7 @@ from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
 from reput_plugins.spark_export.lakes.iceberg_rewriting import rows_of
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import UNKNOWN_RANGE, PartitionWriters, layout_like
+from reput_plugins.spark_export.parquet_files import UNKNOWN_RANGE, PartitionWriters, layout_like, values_of
 
 __all__ = ["ChangedKeys", "write_rows"]
 
@@ -72,12 +72,6 @@ def part_of(schema: pa.Schema, name: str) -> pa.Field:
     column, _, part = name.partition(".")
     field = schema.field(column)
     return field.with_type(pa.struct([field.type.field(part)])) if part else field
-
-
-def values_of(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return the values of a column, or of the field of a struct (``column.field``)."""
-    column, _, part = name.partition(".")
-    return pc.struct_field(rows[column], part) if part else rows[column]
 
 
 def write_rows(

@@ -112,10 +112,10 @@ class FilePass:
         self.plan = plan
         self.part = plan.parts[file.part]
         self.file = file
-        self.findings = FileFindings(file, len(plan.watermarks))
+        self.findings = FileFindings(file, len(self.part.watermarks))
         self.lookup = RecordLookup(Segments(Path(plan.store) / "commitlog"))
-        self.watermark_begins = np.array([begin for begin, _ in plan.watermarks], np.int64)
-        self.watermark_ends = np.array([until for _, until in plan.watermarks], np.int64)
+        self.watermark_begins = np.array([begin for begin, _ in self.part.watermarks], np.int64)
+        self.watermark_ends = np.array([until for _, until in self.part.watermarks], np.int64)
         self.decoder: BatchDecoder | None = None
         self.day = None if file.date is None else date.fromisoformat(file.date).toordinal() - EPOCH_DAY
 

@@ -28,7 +28,7 @@ from reput.store.state.identity import read_identity, require_store
 from reput.table import LogTable, TableOptions, table_options
 from reput_plugins.spark_export.lake import COMMIT_INFO, OFFSET_COLUMN, SELECTION_SETTING, Lake
 from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
-from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation
+from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.lakes.opening import open_table
@@ -137,7 +137,8 @@ class LakeCheck:
             self.lake = lake_of_store(location, self.export_name, store, recorded or known, row_store, make)
         self.store_name = self.lake.rows_of(self.table)
         lake_end = self.log.offset_min if self.source is None else self.source.cursor.commit_log_offset
-        self.parts = [part_of(self.table, self.lake, lake_end, self.options)]
+        self.watermarks = [known_watermarks(self.table, self.lake, self.store_name)]
+        self.parts = [part_of(self.table, self.lake, lake_end, self.options, self.watermarks[0])]
         self.files = files_of(self.table, 0, self.parts[0])
         if dead_letters is not None:
             dead = lake_of_store(
@@ -149,19 +150,12 @@ class LakeCheck:
             )
             cursor = dead.cursor(dead_letters)
             end = lake_end if cursor is None else max(cursor.commit_log_offset, lake_end)
-            self.parts.append(part_of(dead_letters, dead, end, self.options))
+            self.watermarks.append(known_watermarks(dead_letters, dead, self.store_name))
+            self.parts.append(part_of(dead_letters, dead, end, self.options, self.watermarks[1]))
             self.files += files_of(dead_letters, 1, self.parts[1])
-        self.watermarks = self.known_watermarks()
         self.log_end = self.log.find_end()
         self.offset_min = self.log.segments.offset_min
         self.plan = self.make_plan(exports)
-
-    def known_watermarks(self) -> list[Watermark]:
-        """Return the watermarks of the rows that the table has in its present version."""
-        if self.store_name is None or not self.lake.has_watermarks or self.location.table_format != DELTA_FORMAT:
-            return []
-        found = read_watermarks(self.location, self.store_name)
-        return [mark for mark in found if mark.table_version <= self.table.version()]
 
     def make_plan(self, exports: Mapping[str, Sequence[Any]]) -> ProofPlan:
         """Return the plan of the comparison."""
@@ -181,7 +175,6 @@ class LakeCheck:
             max(lake_end, until),
             tags_of(self.table) if typed else None,
             typed and bool(key_of(self.table)),
-            watermarks=tuple((mark.begin, mark.until) for mark in self.watermarks),
         )
 
     def report(self, run: Runner, split_bytes: int, on_progress: Progress) -> LakeCheckReport:
@@ -357,8 +350,8 @@ class RowTotals:
         self.without_record: list[int] = []
         self.row_counts = [0] * len(plan.parts)
         self.below_count = self.unverified_count = 0
-        self.watermark_rows = np.zeros(len(plan.watermarks), np.int64)
-        self.watermark_sums = np.zeros(len(plan.watermarks), np.int64)
+        self.watermark_rows = [np.zeros(len(part.watermarks), np.int64) for part in plan.parts]
+        self.watermark_sums = [np.zeros(len(part.watermarks), np.int64) for part in plan.parts]
         self.true_files: list[LakeFile] = []
 
     def add(self, found: FileFindings) -> None:
@@ -368,8 +361,8 @@ class RowTotals:
         self.without_record += found.without_record
         self.row_counts[found.file.part] += found.row_count
         self.below_count += found.below_count
-        self.watermark_rows += found.watermark_rows
-        self.watermark_sums += found.watermark_sums
+        self.watermark_rows[found.file.part] += found.watermark_rows
+        self.watermark_sums[found.file.part] += found.watermark_sums
         if found.offset_min is not None:
             self.true_files.append(
                 msgspec.structs.replace(found.file, offset_min=found.offset_min, offset_max=found.offset_max)
@@ -386,17 +379,20 @@ class RowTotals:
         self.unverified_count += int((damaged & ~below).sum())
         self.differences.note_rows("extra", offsets[~below & ~damaged].tolist(), "row without a record")
 
-    def compare_watermarks(self, watermarks: Sequence[Watermark]) -> WatermarkReport:
-        """Compare the sums of the rows with the sums that their transactions recorded."""
+    def compare_watermarks(self, watermarks: Sequence[Sequence[Watermark]]) -> WatermarkReport:
+        """Compare the sums of the rows with the sums that their transactions recorded. *watermarks*: of each part."""
         wrong = 0
-        for mark, rows, crc in zip(watermarks, self.watermark_rows.tolist(), self.watermark_sums.tolist(), strict=True):
-            if (mark.rows, mark.crc) != (rows, crc):
-                wrong += 1
-                text = f"rows differ from their watermark: from={mark.begin} until={mark.until} "
-                text += f"rows={rows} watermark_rows={mark.rows} crc={crc} watermark_crc={mark.crc}"
-                self.differences.note("watermark", mark.begin, text)
-        until = watermarks[-1].until if watermarks else None
-        return WatermarkReport(len(watermarks), sum(mark.rows for mark in watermarks), until, wrong)
+        for marks, row_counts, sums in zip(watermarks, self.watermark_rows, self.watermark_sums, strict=True):
+            for mark, rows, crc in zip(marks, row_counts.tolist(), sums.tolist(), strict=True):
+                if (mark.rows, mark.crc) != (rows, crc):
+                    wrong += 1
+                    text = f"rows differ from their watermark: from={mark.begin} until={mark.until} "
+                    text += f"rows={rows} watermark_rows={mark.rows} crc={crc} watermark_crc={mark.crc}"
+                    self.differences.note("watermark", mark.begin, text)
+        found = [mark for marks in watermarks for mark in marks]
+        # The dead letters of a typed table may be ahead.
+        until = min((marks[-1].until for marks in watermarks if marks), default=None)
+        return WatermarkReport(len(found), sum(mark.rows for mark in found), until, wrong)
 
 
 def covers(known: BadRange, found: BadRange) -> bool:
@@ -404,7 +400,15 @@ def covers(known: BadRange, found: BadRange) -> bool:
     return known.begin <= found.begin and found.end <= known.end
 
 
-def part_of(table: LakeTable, lake: Lake, end: int, options: TableOptions) -> LakePart:
+def known_watermarks(table: LakeTable, lake: Lake, store_name: str | None) -> list[Watermark]:
+    """Return the watermarks of the rows that *table* has in its present version."""
+    if store_name is None or not lake.has_watermarks:
+        return []
+    found = read_watermarks(lake.location, store_name)
+    return [mark for mark in found if mark.table_version <= table.version()]
+
+
+def part_of(table: LakeTable, lake: Lake, end: int, options: TableOptions, watermarks: Sequence[Watermark]) -> LakePart:
     """Return one table of a plan; *end* is where it ends.
 
     Raises:
@@ -420,7 +424,8 @@ def part_of(table: LakeTable, lake: Lake, end: int, options: TableOptions) -> La
     columns = tuple(name for name in options.row_format.schema().names if name in present)
     folders = table.partition_columns()
     day = next((name for name in ("date", DATE_COLUMN) if name in folders), None)
-    return LakePart(lake.location, lake.columns, columns, end, not is_typed(table), day)
+    bounds = tuple((mark.begin, mark.until) for mark in watermarks)
+    return LakePart(lake.location, lake.columns, columns, end, not is_typed(table), day, bounds)
 
 
 def kept_topics(table: LakeTable) -> list[str] | None:

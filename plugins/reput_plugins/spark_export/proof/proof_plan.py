@@ -25,6 +25,7 @@ class LakePart(msgspec.Struct, frozen=True):
         end: where the table ends by its transactions.
         has_topics: its files are laid out by topic.
         day_column: the partition column of the day; None: its files are not laid out by day.
+        watermarks: (from, until) of each of its watermarks, ascending.
     """
 
     lake: LakeLocation
@@ -33,6 +34,7 @@ class LakePart(msgspec.Struct, frozen=True):
     end: int
     has_topics: bool
     day_column: str | None
+    watermarks: tuple[tuple[int, int], ...] = ()
 
 
 class LakeFile(msgspec.Struct, frozen=True):
@@ -76,7 +78,6 @@ class ProofPlan(msgspec.Struct, frozen=True):
         tags: the tags of the records that have a row; None: all.
         keyed: the table has only the newest row of each key, so a record may lack a row.
         damage: ranges of the log that are damaged.
-        watermarks: (from, until) of each watermark, ascending.
     """
 
     store: str
@@ -90,7 +91,6 @@ class ProofPlan(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] | None = None
     keyed: bool = False
     damage: tuple[BadRange, ...] = ()
-    watermarks: tuple[tuple[int, int], ...] = ()
 
 
 def files_of(table: LakeTable, number: int, part: LakePart) -> list[LakeFile]:

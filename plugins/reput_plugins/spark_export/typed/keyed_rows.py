@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.parquet_files import values_of
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 from reput_plugins.spark_export.typed.table_specs import KEY_COLUMN, TableSpec
 
@@ -106,8 +107,7 @@ def newest_changes(changes: Sequence[pa.Table], key: Sequence[str], offset: str)
     *offset*: the column, or field of a struct (``column.field``), with the commit-log offset, which is unique.
     """
     table = pa.concat_tables(changes)
-    column, _, field = offset.partition(".")
-    offsets = pc.struct_field(table[column], field) if field else table[column]
+    offsets = values_of(table, offset)
     keyed = table.select(list(key)).append_column("", offsets)
     newest = keyed.group_by(list(key), use_threads=False).aggregate([("", "max")])
     return table.filter(pc.is_in(offsets, value_set=newest.column("_max").combine_chunks()))

@@ -17,7 +17,7 @@ from reput.table.record_parts import RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import STORE_COLUMN, FileLayout, PartitionWriters
+from reput_plugins.spark_export.parquet_files import CRC_COLUMNS, STORE_COLUMN, FileLayout, PartitionWriters
 from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded
 from reput_plugins.spark_export.typed.column_types import conform
@@ -109,6 +109,7 @@ def layout_of(spec: TableSpec) -> FileLayout:
         statistics=(*(before + name for name in STATISTICS_OF_LOG), *spec.cluster_by),
         store_time=f"{before}storeTimestamp",
         cluster_by=spec.cluster_by,
+        checksum=tuple(before + name for name in CRC_COLUMNS),
     )
 
 

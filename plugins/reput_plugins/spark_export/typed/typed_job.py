@@ -74,6 +74,10 @@ class OpenTable:
         table, dead = find_table(self.rows.location), find_table(self.dead.location)
         self.end = None if table is None else self.rows.committed(table)
         dead_end = None if dead is None else self.dead.committed(dead)
+        for lake, found in ((self.rows, table), (self.dead, dead)):
+            if found is not None:
+                # There may have been a crash between a transaction and its watermark.
+                lake.add_watermarks(found)
         if dead is not None and dead_end is not None and dead_end > (self.end or 0):
             known = committed_marks(dead, self.dead.epochs.store_id, self.dead.export_name) or []
             at = self.end or 0

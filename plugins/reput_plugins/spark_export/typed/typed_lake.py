@@ -47,8 +47,6 @@ class TypedLake(Lake):
         tags: the table has only messages with one of these tags, which cannot change; None: all messages.
     """
 
-    has_watermarks = False
-
     def __init__(
         self,
         location: LakeLocation,
@@ -71,14 +69,19 @@ class TypedLake(Lake):
         self.key = key
         self.tags = tags
 
+    @property
+    def has_watermarks(self) -> bool:
+        """Whether each row stays: a table with a key replaces rows."""
+        return not self.key
+
     def statistics(self) -> Sequence[str]:
         """Return the columns that have statistics. A point stands before the field of a struct, unless it is quoted."""
-        of_log = self.statistics_columns()[: len(STATISTICS_OF_LOG)]
-        return [*of_log, *(name if PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in self.cluster_by)]
+        clustered = (name if PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in self.cluster_by)
+        return [*map(self.columns.name, STATISTICS_OF_LOG), *clustered]
 
     def statistics_columns(self) -> list[str]:
         """Return the same columns, none quoted."""
-        return [*(self.columns.name(name) for name in STATISTICS_OF_LOG), *self.cluster_by]
+        return [*map(self.columns.name, STATISTICS_OF_LOG), *self.cluster_by]
 
     def settings(self) -> dict[str, str]:
         """Return the properties by which later exports recognise the table."""

@@ -99,14 +99,15 @@ class TypedPlan(msgspec.Struct, frozen=True):
             rows, dead = lakes_of(plan.spec)
             of_rows = [file for task in written for file in task.files[number][0]]
             of_dead = [file for task in written for file in task.files[number][1]]
-            self.commit(dead, plan.dead_location, plan.dead_store_id, DEAD_SCHEMA, bounds, of_dead, damage)
+            self.commit(dead, plan, plan.dead_location, plan.dead_store_id, DEAD_SCHEMA, bounds, of_dead, damage)
             columns = pa.schema([*plan.rows, *log_fields(plan.spec)])
             keyed = bool(plan.spec.key_columns)
-            self.commit(rows, plan.location, plan.store_id, columns, bounds, of_rows, damage, keyed)
+            self.commit(rows, plan, plan.location, plan.store_id, columns, bounds, of_rows, damage, keyed)
 
     def commit(
         self,
         make: MakeLake,
+        plan: TablePlan,
         location: LakeLocation,
         store_id: str,
         columns: pa.Schema,
@@ -117,7 +118,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
     ) -> Commit | None:
         """Commit the files of one table, written with *columns*; remove files that the table does not use."""
         store = Path(self.store)
-        lake = lake_of_store(location, self.export_name, store, store_id, make=make)
+        lake = lake_of_store(location, self.export_name, store, store_id, plan.store_name, make)
         added = None
         try:
             with lake_errors(location.address):
