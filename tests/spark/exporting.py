@@ -18,7 +18,6 @@ from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
-from reput_plugins.spark_export.typed import typed_runs
 
 __all__ = ["follow_to_the_end", "lake_of", "merge", "without_spark"]
 
@@ -76,8 +75,7 @@ def follow_to_the_end(
     with contextlib.ExitStack() as small:
         small.enter_context(without_spark(2))
         small.enter_context(patch.object(commit_pacer, "BATCH_BYTES_MAX", batch_bytes))
-        for module in (follow_job, typed_runs):
-            small.enter_context(patch.object(module, "COMPACT_INTERVAL_MS", int(merging)))
+        small.enter_context(patch.object(follow_job, "COMPACT_INTERVAL_MS", int(merging)))
         small.enter_context(contextlib.suppress(AtTheEnd))
         for _ in follow(store, lake, tables=tables, interval_ms=1, lake_format=lake_format, on_progress=notice):
             pass

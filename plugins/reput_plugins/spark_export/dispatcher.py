@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reput.table import LogTable, table_options
 from reput_hooks import CommitLogDispatcher, Cursor, DispatchBatch, DispatcherContext, replace_durably
 from reput_plugins.spark_export import spark_job, spark_session
-from reput_plugins.spark_export.export_job import refuse_beside_tables
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.export_job import open_target
 from reput_plugins.spark_export.lake_sink import SinkPlan
-from reput_plugins.spark_export.log_target import ExportTarget, LogTarget
-from reput_plugins.spark_export.options import SparkExportOptions
+from reput_plugins.spark_export.log_target import ExportTarget
+from reput_plugins.spark_export.options import ExportRequest, SparkExportOptions
 from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 if TYPE_CHECKING:
@@ -40,15 +38,6 @@ class SparkExport(CommitLogDispatcher):
         self.context = context
         self.options = options
         self.cursor_file = context.directory / "cursor.json"
-        # If retention deletes records before they are exported, the host notes a gap and the lake continues after it.
-        self.log = LogTable(
-            context.store_directory,
-            table_options(
-                topics=None if options.topics is None else frozenset(options.topics),
-                fail_on_data_loss=False,
-                on_corruption=options.on_corruption,
-            ),
-        )
         self.running = contextlib.ExitStack()
         self.session: SparkSession | None = None
         self.committed_at: float | None = None
@@ -59,26 +48,30 @@ class SparkExport(CommitLogDispatcher):
         self.removed_files = context.counter("removed_files")
         self.damaged_ranges = context.counter("damaged_ranges")
 
-    def make_target(self) -> ExportTarget:
+    def open_target(self) -> ExportTarget:
         """Return what the options name: the table of the log, or typed tables.
 
         Raises:
             ConfigError: the options contradict each other.
         """
         options = self.options
-        if options.tables is not None:
-            from reput_plugins.spark_export.typed.typed_target import TypedTarget
-
-            refuse_beside_tables(options.topics, options.catalog_table)
-            return TypedTarget(self.context, options)
-        location = LakeLocation.of(
-            options.lake or self.context.directory / "lake",
-            options.storage_options,
+        request = ExportRequest(
+            store=self.context.store_directory,
+            lake=options.lake or self.context.directory / "lake",
+            tables={"tables": options.tables} if isinstance(options.tables, dict) else options.tables,
+            topics=options.topics,
+            name=options.name,
+            storage_options=options.storage_options,
+            # If retention deletes records before they are exported, the host notes a gap, and the lake continues there.
+            fail_on_data_loss=False,
+            on_corruption=options.on_corruption,
+            store_id=None,
+            accept_truncation=False,
             lake_format=options.lake_format,
             catalog=options.catalog,
             catalog_table=options.catalog_table,
         )
-        return LogTarget(self.context, options, location, self.log)
+        return open_target(request, compact_interval_ms=options.compact_interval_ms, vacuum_hours=options.vacuum_hours)
 
     def start(self) -> Cursor | None:
         """Return the cursor of the lake, with the store time from the cursor file.
@@ -87,8 +80,8 @@ class SparkExport(CommitLogDispatcher):
             StoreError: the lake holds another store, or has rows that contradict the log, so that an operator must
                 decide what to do.
         """
-        self.target = self.make_target()
-        self.end = self.target.start()
+        self.target = self.open_target()
+        self.end = self.target.cursor()
         if self.end is not None and self.cursor_file.exists():
             kept = msgspec.json.decode(self.cursor_file.read_bytes(), type=Cursor)
             # A kill between commit and flush leaves an older cursor, whose store time is merely too early.
@@ -103,14 +96,15 @@ class SparkExport(CommitLogDispatcher):
         that become durable during the wait are exported with it; later batches find them in the table.
         """
         assert self.target is not None
-        done = max(self.target.committed() or 0, batch.commit_log_offset)
+        held = self.target.cursor()
+        done = max(0 if held is None else held.commit_log_offset, batch.commit_log_offset)
         end = batch.end.commit_log_offset
         if done < end:
             if end - done < self.options.commit_bytes:
                 self.wait_for_interval()
-                end = max(end, self.log.find_durable_end())
+                end = max(end, self.target.log.find_durable_end())
             self.export(self.target, done, end)
-            for maintenance in self.target.maintenances():
+            for maintenance in self.target.maintenances:
                 self.removed_files.value += maintenance.after_commit(self.context.alive)
         self.end = batch.end
 
@@ -132,10 +126,11 @@ class SparkExport(CommitLogDispatcher):
         while begin < until:
             end = until
             if until - begin > self.options.batch_bytes_max:
-                end = self.log.next_record(begin + self.options.batch_bytes_max, until)
-            commits, damage = target.export(begin, end, self.run)
+                end = target.log.next_record(begin + self.options.batch_bytes_max, until)
+            added = target.export(begin, end, self.run)
             begin, self.committed_at = end, time.monotonic()
-            self.commits.value += commits
+            damage = [damaged for one in added for damaged in one.damage]
+            self.commits.value += sum(one.commits for one in added)
             self.damaged_ranges.value += len(damage)
             for damaged in damage:
                 self.context.logger.error(

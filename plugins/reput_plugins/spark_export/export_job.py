@@ -6,6 +6,7 @@ nothing to do. A killed run leaves files that no transaction names, and the next
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reput.errors import ConfigError, DispatcherError
+from reput.errors import ConfigError
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export import spark_job
-from reput_plugins.spark_export.options import EXPORT_NAME
+from reput_plugins.spark_export.options import EXPORT_NAME, ExportRequest
 from reput_plugins.spark_export.requirements import require_format, require_packages
 from reput_plugins.spark_export.spark_job import Progress
 
 if TYPE_CHECKING:
     from reput.table import BadRange
+    from reput_plugins.spark_export.log_target import ExportTarget
     from reput_plugins.spark_export.typed.typed_job import TableReport
 
-__all__ = ["ExportReport", "export", "refuse_beside_tables", "refuse_other_settings"]
+__all__ = ["ExportReport", "export", "open_target", "refuse_other_settings"]
 
 
 class ExportReport(msgspec.Struct, frozen=True, rename={"begin": "from"}):
@@ -102,108 +104,81 @@ def export(
     require_store(Path(store))
     require_packages("pandas")
     require_format(lake_format)
-    if tables is not None:
-        from reput_plugins.spark_export.typed.typed_runs import export_tables
-
-        refuse_beside_tables(topics, catalog_table)
-        fields = export_tables(
-            Path(store).absolute(),
-            lake,
-            tables,
-            until=until,
-            name=name,
-            settings=settings or {},
-            storage_options=storage_options,
-            fail_on_data_loss=fail_on_data_loss,
-            on_corruption=on_corruption,
-            store_id=store_id,
-            accept_truncation=accept_truncation,
-            lake_format=lake_format,
-            catalog=catalog,
-            on_progress=on_progress,
-        )
-        return ExportReport(**fields)
     # Imported after the check, which reports missing packages with a clear message.
-    from reput.table import LogTable, table_options
-    from reput.table.asked_names import require_topics
-    from reput.table.range_reader import pass_trimmed
-    from reput_plugins.spark_export.lake_continuation import continue_lake
-    from reput_plugins.spark_export.lake_location import LakeLocation
-    from reput_plugins.spark_export.lake_sink import SinkPlan
-    from reput_plugins.spark_export.lakes.opening import find_table, open_table
-    from reput_plugins.spark_export.maintenance import Maintenance
-    from reput_plugins.spark_export.parquet_files import lake_schema
-    from reput_plugins.spark_export.spark_session import CLASS_ARCHIVE_BYTES, spark_session
+    from reput_plugins.spark_export import spark_session
 
-    store_directory = Path(store).absolute()
-    location = LakeLocation.of(
-        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
-    )
-    chosen = None if topics is None else sorted(set(topics))
-    options = table_options(
-        topics=None if chosen is None else frozenset(chosen),
+    request = ExportRequest(
+        store=Path(store).absolute(),
+        lake=lake,
+        tables=tables,
+        topics=None if topics is None else tuple(topics),
+        name=name,
+        storage_options=storage_options,
         fail_on_data_loss=fail_on_data_loss,
         on_corruption=on_corruption,
+        store_id=store_id,
+        accept_truncation=accept_truncation,
+        lake_format=lake_format,
+        catalog=catalog,
+        catalog_table=catalog_table,
     )
-    log = LogTable(store_directory, options)
-    target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
-    schema = lake_schema(options.row_format)
-    table = find_table(location)
-    if table is None:
-        # An existing lake continues without a topic that was deleted in the meantime.
-        require_topics(log, chosen or ())
-    committed = None if table is None else target.committed(table)
-    begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
-    end = log.find_durable_end()
-    end = end if until is None else min(end, until)
-    if end <= begin:
-        table = target.create(schema, chosen)
-        target.add_watermarks(table)
-        return ExportReport(begin, begin, 0, 0, 0, time.monotonic() - began, table.version())
-    plan = SinkPlan(
-        str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
-    )
-    with spark_session(
-        settings or {}, f"reput export {plan.store}", make_class_archive=end - begin >= CLASS_ARCHIVE_BYTES
-    ) as session:
-        # Create the table only when Spark runs: otherwise a failed start would leave an empty table.
-        held = frozenset(file.path for file in target.create(schema, chosen).files())
-        spark_job.run_job(session, plan.of_table(), begin, end, on_progress)
-    table = target.create(schema, chosen)
-    added = target.last_commit(table, end)
-    if added is None:
-        raise DispatcherError(f"the lake lacks written rows: lake={location.address} until={end}")
-    # vacuum_hours=0: a single run removes no files, because readers may still use the older table version.
-    added_files = frozenset(file.path for file in table.files()) - held
-    if Maintenance(location, interval_ms=0, vacuum_hours=0).run(lambda: None, added=added_files):
-        table = open_table(location)
+    # vacuum_hours=0: a single run removes no files, because readers may still use older versions of the tables.
+    target = open_target(request, compact_interval_ms=0, vacuum_hours=0)
+    begin, end = target.begin(), target.log.find_durable_end()
+    end = max(begin, end if until is None else min(end, until))
+    started: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if begin < end:
+        worthwhile = end - begin >= spark_session.CLASS_ARCHIVE_BYTES
+        started = spark_session.spark_session(
+            settings or {}, f"reput export {request.store}", make_class_archive=worthwhile
+        )
+    # Tables are created only when Spark runs: otherwise a failed start would leave empty tables.
+    with started as session:
+        held = [maintenance.file_names() for maintenance in target.maintenances]
+        added = target.export(
+            begin, end, lambda plan, low, high: spark_job.run_job(session, plan, low, high, on_progress)
+        )
+    if begin < end:
+        for maintenance, names in zip(target.maintenances, held, strict=True):
+            maintenance.run(lambda: None, added=maintenance.file_names() - names)
     return ExportReport(
-        added.begin,
-        added.until,
-        added.records,
-        added.files,
-        added.bytes,
+        begin,
+        end,
+        sum(one.records for one in added),
+        sum(one.files for one in added),
+        sum(one.bytes for one in added),
         time.monotonic() - began,
-        table.version(),
-        added.damage,
+        target.table_version(),
+        tuple(damage for one in added for damage in one.damage),
+        tuple(report for one in added for report in one.tables),
     )
 
 
-def refuse_beside_tables(topics: Iterable[str] | None, catalog_table: str | None) -> None:
-    """Refuse arguments that typed tables do not allow: topics, and a name in the catalog. Each table has its own.
+def open_target(request: ExportRequest, *, compact_interval_ms: int, vacuum_hours: int) -> ExportTarget:
+    """Return what *request* names: the table of the log, or typed tables.
 
     Raises:
-        ConfigError: there is such an argument.
+        ConfigError: the request contradicts itself or the tables.
+        StoreError: the tables hold another store, or an operator must decide what to do about their rows.
     """
-    if topics is not None:
+    # Imported only here, so that a missing package is reported with a clear message.
+    if request.tables is None:
+        from reput_plugins.spark_export.log_target import LogTarget
+
+        return LogTarget(request, compact_interval_ms, vacuum_hours)
+    if request.topics is not None:
         raise ConfigError(
-            f"typed tables name their own topics: topics={','.join(topics)}", "Leave out the topics or the tables."
+            f"typed tables name their own topics: topics={','.join(request.topics)}",
+            "Leave out the topics or the tables.",
         )
-    if catalog_table is not None:
+    if request.catalog_table is not None:
         raise ConfigError(
-            f"typed tables have their own names in a catalog: catalog_table={catalog_table}",
+            f"typed tables have their own names in a catalog: catalog_table={request.catalog_table}",
             "Leave out the name: the table NAME is reput.NAME in the catalog.",
         )
+    from reput_plugins.spark_export.typed.typed_target import TypedTarget
+
+    return TypedTarget(request, compact_interval_ms, vacuum_hours)
 
 
 def refuse_other_settings(settings: Mapping[str, str]) -> None:

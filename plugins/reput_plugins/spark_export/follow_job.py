@@ -16,14 +16,16 @@ import msgspec
 from reput.store.state.identity import require_store
 from reput_plugins.spark_export import spark_job
 from reput_plugins.spark_export.commit_pacer import COMMIT_BYTES, COMPACT_INTERVAL_MS, CommitPacer
-from reput_plugins.spark_export.export_job import refuse_beside_tables, refuse_other_settings
-from reput_plugins.spark_export.options import EXPORT_NAME
+from reput_plugins.spark_export.export_job import open_target, refuse_other_settings
+from reput_plugins.spark_export.options import EXPORT_NAME, ExportRequest
 from reput_plugins.spark_export.requirements import require_format, require_packages
 from reput_plugins.spark_export.spark_job import Progress
 
 if TYPE_CHECKING:
     from reput.table import BadRange
+    from reput_plugins.spark_export.lake_sink import SinkPlan
     from reput_plugins.spark_export.typed.typed_job import TableReport
+    from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 __all__ = ["FollowRow", "follow"]
 
@@ -91,88 +93,53 @@ def follow(
     require_store(Path(store))
     require_packages()
     require_format(lake_format)
-    if tables is not None:
-        from reput_plugins.spark_export.typed.typed_runs import follow_tables
-
-        refuse_beside_tables(topics, catalog_table)
-        for fields in follow_tables(
-            Path(store).absolute(),
-            lake,
-            tables,
-            name=name,
-            settings=settings or {},
-            storage_options=storage_options,
-            interval_ms=interval_ms,
-            fail_on_data_loss=fail_on_data_loss,
-            on_corruption=on_corruption,
-            store_id=store_id,
-            accept_truncation=accept_truncation,
-            lake_format=lake_format,
-            catalog=catalog,
-            on_progress=on_progress,
-        ):
-            yield FollowRow(**fields)
-        return
     # Imported after the check, which reports missing packages with a clear message.
-    from reput.table import LogTable, table_options
-    from reput.table.asked_names import require_topics
-    from reput.table.range_reader import pass_trimmed
-    from reput_plugins.spark_export.lake_continuation import continue_lake
-    from reput_plugins.spark_export.lake_location import LakeLocation
-    from reput_plugins.spark_export.lake_sink import SinkPlan
-    from reput_plugins.spark_export.lakes.opening import find_table
-    from reput_plugins.spark_export.maintenance import VACUUM_HOURS, Maintenance
-    from reput_plugins.spark_export.parquet_files import lake_schema
-    from reput_plugins.spark_export.spark_session import spark_session
+    from reput_plugins.spark_export import spark_session
+    from reput_plugins.spark_export.maintenance import VACUUM_HOURS
 
     began = time.monotonic()
-    store_directory = Path(store).absolute()
-    location = LakeLocation.of(
-        lake, storage_options, lake_format=lake_format, catalog=catalog, catalog_table=catalog_table
-    )
-    chosen = None if topics is None else sorted(set(topics))
-    options = table_options(
-        topics=None if chosen is None else frozenset(chosen),
+    request = ExportRequest(
+        store=Path(store).absolute(),
+        lake=lake,
+        tables=tables,
+        topics=None if topics is None else tuple(topics),
+        name=name,
+        storage_options=storage_options,
         fail_on_data_loss=fail_on_data_loss,
         on_corruption=on_corruption,
+        store_id=store_id,
+        accept_truncation=accept_truncation,
+        lake_format=lake_format,
+        catalog=catalog,
+        catalog_table=catalog_table,
     )
-    log = LogTable(store_directory, options)
-    target = continue_lake(location, name, log, topics=chosen, store_id=store_id, accept_truncation=accept_truncation)
-    schema = lake_schema(options.row_format)
-    existing = find_table(location)
-    if existing is None:
-        # An existing lake continues without a topic that was deleted in the meantime.
-        require_topics(log, chosen or ())
-    committed = None if existing is None else target.committed(existing)
-    begin = log.offset_min if committed is None else pass_trimmed(committed, log.offset_min, fail_on_data_loss)
-    plan = SinkPlan(
-        str(store_directory), location, name, options, store_id=target.epochs.store_id, store_name=target.store_name
-    )
-    maintenance = Maintenance(location, interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
-    with spark_session(settings or {}, f"reput export {plan.store}") as session:
-        table = target.create(schema, chosen)
-        version = table.version()
-        pacer = CommitPacer(log, begin, interval_ms, on_progress)
+    target = open_target(request, compact_interval_ms=COMPACT_INTERVAL_MS, vacuum_hours=VACUUM_HOURS)
+    pacer = CommitPacer(target.log, target.begin(), interval_ms, on_progress)
+    with spark_session.spark_session(settings or {}, f"reput export {request.store}") as session:
+
+        def run(plan: SinkPlan | TypedPlan, low: int, high: int) -> None:
+            spark_job.run_job(session, plan, low, high, None, split_bytes=COMMIT_BYTES)
+
         while True:
             begin, until = pacer.next_range()
-            spark_job.run_job(session, plan.of_table(), begin, until, None, split_bytes=COMMIT_BYTES)
+            added = target.export(begin, until, run)
             lag = pacer.committed(until)
-            table.update()
-            for number, added in target.commits_since(table, version):
+            for one in added:
                 now = time.monotonic()
                 yield FollowRow(
-                    added.begin,
-                    added.until,
-                    added.records,
-                    added.files,
-                    added.bytes,
+                    one.begin,
+                    one.until,
+                    one.records,
+                    one.files,
+                    one.bytes,
                     round(now - began, 3),
-                    number,
+                    one.table_version,
                     lag.byte_count,
                     lag.messages,
                     lag.seconds,
-                    added.damage,
+                    one.damage,
+                    one.tables,
                 )
                 began = now
-            version = table.version()
-            maintenance.after_commit(lambda: None)
+            for maintenance in target.maintenances:
+                maintenance.after_commit(lambda: None)

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable
-from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.lakes.opening import find_table, open_table
 from reput_plugins.spark_export.parquet_files import TARGET_SIZE
 
 __all__ = ["Maintenance", "days_to_merge", "merged_size"]
@@ -67,6 +67,11 @@ class Maintenance:
         if self.due():
             return self.run(alive)
         return self.merge(alive) if self.commits >= COMMITS_BETWEEN_LOOKS else 0
+
+    def file_names(self) -> frozenset[str]:
+        """Return the names of the table's files; none if there is no table yet."""
+        table = find_table(self.lake)
+        return frozenset() if table is None else frozenset(file.path for file in table.files())
 
     def due(self) -> bool:
         """Return whether the interval since the last run has passed."""

@@ -1,15 +1,17 @@
-"""Options of the dispatcher ``spark_export``, as in ``[dispatchers.spark_export]`` of the configuration.
+"""Options of the dispatcher ``spark_export``, as in ``[dispatchers.spark_export]``, and what is asked of any export.
 
 Settings for Spark itself are in the table ``[spark]``, shared by everything that uses Spark.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-__all__ = ["EXPORT_NAME", "SparkExportOptions"]
+__all__ = ["EXPORT_NAME", "ExportRequest", "SparkExportOptions"]
 
 EXPORT_NAME = "export"
 
@@ -57,3 +59,21 @@ class SparkExportOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     compact_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 600_000
     vacuum_hours: Annotated[int, msgspec.Meta(ge=0)] = 168
     on_corruption: Literal["fail", "report"] = "fail"
+
+
+class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of an export, once or continuously: the arguments of `export` that are not about its run."""
+
+    store: Path
+    lake: Path | str
+    tables: Path | str | Mapping[str, Any] | None
+    topics: tuple[str, ...] | None
+    name: str
+    storage_options: Mapping[str, str] | None
+    fail_on_data_loss: bool
+    on_corruption: str
+    store_id: str | None
+    accept_truncation: bool
+    lake_format: str
+    catalog: str | None
+    catalog_table: str | None

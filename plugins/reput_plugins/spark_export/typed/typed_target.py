@@ -1,63 +1,72 @@
-"""TypedTarget: the typed tables that the dispatcher keeps up to date."""
+"""TypedTarget: the typed tables that an export brings up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reput.store.state.epochs import read_epochs
-from reput.table import BadRange
-from reput_hooks import Cursor, DispatcherContext
-from reput_plugins.spark_export.log_target import RunRange
+from reput.table import LogTable
+from reput_hooks import Cursor
+from reput_plugins.spark_export.log_target import Addition, RunRange
 from reput_plugins.spark_export.maintenance import Maintenance
-from reput_plugins.spark_export.options import SparkExportOptions
+from reput_plugins.spark_export.options import ExportRequest
+from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN
 from reput_plugins.spark_export.typed.typed_job import OpenTables, open_tables
-from reput_plugins.spark_export.typed.typed_runs import maintenances
 from reput_plugins.spark_export.typed.typed_sink import TypedPlan
 
 __all__ = ["TypedTarget"]
 
 
 class TypedTarget:
-    """The typed tables in the dispatcher's folder of tables, as the options describe them."""
+    """The typed tables in a folder of tables, as a request describes them.
 
-    def __init__(self, context: DispatcherContext, options: SparkExportOptions) -> None:
-        self.context = context
-        self.options = options
+    Fields are inferred before each range, so a table with an inferred schema gets new fields during a run.
+    """
+
+    def __init__(self, request: ExportRequest, compact_interval_ms: int, vacuum_hours: int) -> None:
+        self.request = request
         self.opened = self.open()
-        self.kept = maintenances(self.opened, options.compact_interval_ms, options.vacuum_hours)
+        self.maintenances: Sequence[Maintenance] = [
+            Maintenance(
+                lake.location, interval_ms=compact_interval_ms, vacuum_hours=vacuum_hours, date_column=DATE_COLUMN
+            )
+            for table in self.opened.tables
+            for lake in (table.rows, table.dead)
+        ]
 
     def open(self) -> OpenTables:
         """Return the tables, cut to where the log continues them."""
-        options = self.options
-        tables = options.tables
+        request = self.request
+        assert request.tables is not None
         return open_tables(
-            self.context.store_directory,
-            options.lake or self.context.directory / "lake",
-            tables if isinstance(tables, str) else {"tables": tables},
-            name=options.name,
-            storage_options=options.storage_options,
-            # If retention deletes records before they are exported, the host notes a gap.
-            fail_on_data_loss=False,
-            on_corruption=options.on_corruption,
-            store_id=None,
-            accept_truncation=False,
-            lake_format=options.lake_format,
-            catalog=options.catalog,
+            request.store,
+            request.lake,
+            request.tables,
+            name=request.name,
+            storage_options=request.storage_options,
+            fail_on_data_loss=request.fail_on_data_loss,
+            on_corruption=request.on_corruption,
+            store_id=request.store_id,
+            accept_truncation=request.accept_truncation,
+            lake_format=request.lake_format,
+            catalog=request.catalog,
         )
 
-    def start(self) -> Cursor | None:
-        """Return the cursor of the table that is furthest behind."""
-        begin, context = self.committed(), self.context
-        if begin is None:
+    @property
+    def log(self) -> LogTable:
+        return self.opened.log
+
+    def cursor(self) -> Cursor | None:
+        """Return the cursor of the table that is furthest behind, None if one of them is new."""
+        if any(table.end is None for table in self.opened.tables):
             return None
-        epochs = read_epochs(context.store_directory, context.store_id)
-        return Cursor(context.store_id, epochs.epoch, begin, 0)
+        epochs = self.opened.tables[0].rows.epochs
+        return Cursor(epochs.store_id, epochs.epoch, self.opened.begin, 0)
 
-    def committed(self) -> int | None:
-        """Return the lowest of the tables' ends, None if one of them is new."""
-        return None if any(table.end is None for table in self.opened.tables) else self.opened.begin
+    def begin(self) -> int:
+        """Return the lowest of the tables' ends."""
+        return self.opened.begin
 
-    def export(self, begin: int, until: int, run: RunRange) -> tuple[int, list[BadRange]]:
+    def export(self, begin: int, until: int, run: RunRange) -> list[Addition]:
         """Export a range; a table that is ahead of *begin* gets the rest."""
         count = 0
 
@@ -68,9 +77,9 @@ class TypedTarget:
 
         self.opened.create(until)
         self.opened.export(until, run_and_count)
-        damage = list(self.opened.damage())
-        self.opened.reports()
-        return count, damage
+        damage, reports = self.opened.damage(), self.opened.reports()
+        records, files, size = (sum(getattr(one, name) for one in reports) for name in ("records", "files", "bytes"))
+        return [Addition(begin, until, records, files, size, 0, damage, reports, count)]
 
     def truncate(self, cursor: Cursor) -> None:
         """Remove rows of the tables and of their dead letters."""
@@ -78,6 +87,6 @@ class TypedTarget:
         self.opened = self.open()
         self.opened.truncate(cursor)
 
-    def maintenances(self) -> Sequence[Maintenance]:
-        """Return the maintenance of each table and of its dead letters."""
-        return self.kept
+    def table_version(self) -> int:
+        """Return 0: each table has its own version."""
+        return 0
