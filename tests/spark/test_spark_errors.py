@@ -7,20 +7,23 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 import reput
 from command_line import REPUT
 from process_tree import descendants
 from reput.errors import DispatcherError, ReputError
 from reput_plugins.spark_export.spark_errors import spark_errors
+from reput_plugins.spark_export.spark_session import stop_session
 
 SECONDS_MAX = 120
 
@@ -30,6 +33,17 @@ class Gateway:
 
     def __init__(self, command: str) -> None:
         self.proc = subprocess.Popen(["sh", "-c", command])
+
+
+class Interrupted:
+    """A session and its context after a signal came in the middle of a call."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def stop(self) -> None:
+        """Get the answer of the call before."""
+        raise Py4JError("SparkSession does not exist in the JVM")
 
 
 def failing(error: Exception) -> None:
@@ -115,3 +129,19 @@ def test_an_export_whose_jvm_is_killed_says_so_in_two_lines(tmp_path: Path):
     assert first.startswith(f"reput: Spark's JVM died during the export: pid={pid} signal=SIGKILL")
     assert "The next run continues where this one stopped." in second
     assert more == []
+
+
+def test_a_session_that_was_interrupted_in_a_call_is_stopped_without_an_error(monkeypatch: pytest.MonkeyPatch):
+    """Its JVM is ended afterwards anyway, and the program may start another one."""
+    session: Any = Interrupted()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", session)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", session)
+    monkeypatch.setattr(SparkSession, "_activeSession", session)
+    gateway = Gateway("sleep 600")
+    try:
+        stop_session(session, gateway)
+    finally:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    assert SparkContext._active_spark_context is None
+    assert SparkSession._instantiatedSession is None

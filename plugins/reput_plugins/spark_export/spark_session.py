@@ -199,11 +199,15 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Pat
 
 def stop_session(session: SparkSession, gateway: Any) -> None:
     """Stop the session. If its JVM has died, only clear this process's references to it."""
-    if gateway.proc.poll() is None:
-        session.stop()
-        return
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    if gateway.proc.poll() is None:
+        # A signal in the middle of a call leaves the call's answer to the next one, which then fails.
+        with contextlib.suppress(Py4JError):
+            session.stop()
+            return
 
     context = session.sparkContext
     # The first call fails at the JVM, the second cleans up this process's side.
