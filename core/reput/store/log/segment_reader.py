@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from reput.store.log.segments import Segment, SegmentFile, Segments
 
-__all__ = ["CHUNK_SIZE", "SegmentReader"]
+__all__ = ["CHUNK_SIZE", "SegmentReader", "used_size"]
 
 CHUNK_SIZE = 4 << 20
+ZEROS = bytes(64 << 10)
+
+
+def used_size(data: bytes) -> int:
+    """Return the size of *data* without the zero bytes at its end."""
+    # Comparing with zeros takes a tenth of the time of `bytes.rstrip`.
+    end = len(data)
+    while end >= len(ZEROS) and data.endswith(ZEROS, 0, end):
+        end -= len(ZEROS)
+    begin = max(end - len(ZEROS), 0)
+    return begin + len(data[begin:end].rstrip(b"\0"))
 
 
 class SegmentReader:
@@ -26,7 +37,7 @@ class SegmentReader:
             file = self.open(segment)
             while (position := file.seek_data(position)) < end:
                 data = file.read(position, CHUNK_SIZE)
-                used = len(data.rstrip(b"\0"))
+                used = used_size(data)
                 if used:
                     last = position + used
                 position += len(data)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Files, WrittenFile
+from reput.store.log.segment_reader import used_size
 from reput.store.log.segments import Segments
 
 __all__ = ["CUT", "cut_behind"]
@@ -86,7 +87,7 @@ def last_data(file: WrittenFile, at: int) -> int:
     last = at
     for begin, end in file.used_ranges(at):
         for position in range(begin, end, CHUNK_SIZE):
-            used = len(file.read(min(CHUNK_SIZE, end - position), position).rstrip(b"\0"))
+            used = used_size(file.read(min(CHUNK_SIZE, end - position), position))
             if used:
                 last = position + used
     return last
