@@ -232,6 +232,8 @@ class ReplicationSimulation:
         assert isinstance(self.copy.store, FollowingMessageStore)
         self.following = Follower(self.copy.store, lambda master: None)
         try:
+            # A follower waits for this before it connects again.
+            self.copy.store.durability.flush_service.do_round()
             self.following.follow()
         except BrokerError:
             self.faults["connection lost"] += 1
@@ -367,6 +369,7 @@ class SimulatedStream:
                 size = min(chance.choice((1, 7, 300, 5000)), len(log) - self.at, SEGMENT_SIZE - self.at % SEGMENT_SIZE)
                 yield from self.feed(FRAME.pack(self.at, size) + log[self.at : self.at + size])
                 self.at += size
+                on_quiet()
             elif event == "put":
                 simulation.put()
             elif event == "flush":

@@ -1,34 +1,28 @@
 """CopiedRecords: the bytes of a master's log, cut anywhere, as whole records that were checked.
 
-    pieces ── feed ──▶ held bytes ── take ──▶ CopiedPiece: records of one segment, and the blank before them
+    pieces ── feed ──▶ held bytes ── take ──▶ CopiedRun: records of one segment, and the blank before them
 
-A blank waits for the record behind it, so a copy never ends with a bare blank. What is held is bounded by one record.
+A blank waits for the record behind it, so a copy never ends with a bare blank. What is held is bounded by one record,
+and by what was fed since the last `take`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Callable, Iterator
 
 from reput.errors import FollowError
-from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.log.log_scan import PlainRows
+from reput.store.record.record_columns import RecordColumns, locate_records, stop_at
+from reput.store.writer.copied_run import CopiedRun
 
-__all__ = ["CopiedPiece", "CopiedRecords"]
+__all__ = ["CopiedRecords"]
 
-# Bytes that are checked at once: numpy's cost of a call is spread over a thousand records, and its arrays stay small.
-PIECE_SIZE = 1 << 20
+# Bytes that are checked at once: the cost of a call is spread over thousands of records, and its arrays stay small.
+RUN_SIZE = 2 << 20
 CUT_AND_FOLLOW = (
     "The master's log is damaged, or its bytes changed on the way: look at the master with `reput check`, then start "
     "`reput follow` again; it continues before that place."
 )
-
-
-class CopiedPiece(msgspec.Struct, frozen=True):
-    """*columns* fill their data; *blank* lies between the record before and the first one here."""
-
-    columns: RecordColumns
-    blank: bytes
 
 
 class CopiedRecords:
@@ -36,89 +30,104 @@ class CopiedRecords:
 
     Attributes:
         end: commit-log offset up to which records were taken.
+        held: bytes that were not taken yet.
     """
 
-    def __init__(self, begin: int, segment_size: int, record_size_max: int) -> None:
+    def __init__(
+        self,
+        begin: int,
+        segment_size: int,
+        record_size_max: int,
+        plain_rows: Callable[[bytes, int], PlainRows | None] = lambda data, commit_log_offset: None,
+    ) -> None:
+        """*plain_rows*: checks the records that these bytes begin with, as `LogScan.rows_of_plain` does."""
         self.end = begin
         self.segment_size = segment_size
         self.record_size_max = record_size_max
+        self.plain_rows = plain_rows
         self.held = bytearray()
         self.blank = b""
         # As long as fewer bytes are held, there is nothing to take.
         self.needed = 1
 
-    @property
-    def place(self) -> int:
-        """Commit-log offset of the first held byte."""
-        return self.end + len(self.blank)
-
     def feed(self, data: bytes | memoryview) -> None:
         """Add the next bytes of the log."""
         self.held += data
 
-    def take(self) -> Iterator[CopiedPiece]:
+    def take(self) -> Iterator[CopiedRun]:
         """Yield the whole records that are held.
 
         Raises:
             FollowError: there is something else.
         """
-        while len(self.held) >= self.needed:
-            piece = self.next_piece()
-            if piece is not None:
-                yield piece
+        if len(self.held) < self.needed:
+            return
+        data, at = bytes(self.held), 0
+        try:
+            while len(data) - at >= self.needed:
+                run, size = self.next_run(data, at)
+                at += size
+                if run is not None:
+                    self.end = run.begin + size
+                    yield run
+        finally:
+            # What is left over is less than a record.
+            del self.held[:at]
 
-    def next_piece(self) -> CopiedPiece | None:
-        """Return the next records, None if there are none yet: `needed` says what has to come first."""
-        begin = self.place
+    def next_run(self, data: bytes, at: int) -> tuple[CopiedRun | None, int]:
+        """Return the next records, which begin at ``data[at]``, and how many bytes are done.
+
+        None: there are none yet. `needed` says what has to come first.
+        """
+        begin = self.end + len(self.blank)
         remaining = self.segment_size - begin % self.segment_size
-        size = min(len(self.held), remaining, max(PIECE_SIZE, self.needed))
-        data = bytes(memoryview(self.held)[:size])
-        columns, stop = locate_records(data, begin, remaining)
-        self.needed = 1
-        if len(columns):
-            return self.checked(columns, data, begin)
-        assert stop is not None
+        run = data[at : at + min(remaining, max(RUN_SIZE, self.needed))]
+        stop = stop_at(run, 0, remaining, "")
         if stop.kind == "damage":
-            raise FollowError(
-                f"the master sent bytes that are no record: commit_log_offset={begin} reason={stop.reason!r}",
-                CUT_AND_FOLLOW,
-            )
+            raise self.no_record(begin, stop.reason)
         if stop.kind == "more" and stop.size > self.record_size_max:
             raise FollowError(
                 f"the master sent a record that is too large: commit_log_offset={begin} record_size={stop.size} "
                 f"record_size_max={self.record_size_max}",
                 "Set max_message_size to the master's maxMessageSize.",
             )
-        if len(self.held) < stop.size:
+        if len(run) < stop.size:
+            # It has not come whole, or it is larger than a run.
             self.needed = stop.size
-        elif stop.kind == "blank":
-            self.blank = data[: stop.size] if size >= stop.size else bytes(memoryview(self.held)[: stop.size])
-            del self.held[: stop.size]
-        else:
-            # It is held as a whole, only not in one piece.
-            self.needed = stop.size
-        return None
+            return None, 0
+        self.needed = 1
+        if stop.kind == "blank":
+            self.blank = run[: stop.size]
+            return None, stop.size
+        plain = self.plain_rows(run, begin)
+        blank, self.blank = self.blank, b""
+        if plain is not None:
+            return CopiedRun(run[: plain.size], begin, blank, plain, None), plain.size
+        columns = self.checked(run, begin, remaining)
+        return CopiedRun(run[: columns.end], begin, blank, None, columns), columns.end
 
-    def checked(self, columns: RecordColumns, data: bytes, begin: int) -> CopiedPiece:
-        """Return whole records after a look at their CRCs.
+    def checked(self, data: bytes, begin: int, remaining: int) -> RecordColumns:
+        """Return the records that *data* begins with, before the first one with a wrong CRC.
 
         Raises:
-            FollowError: one does not fit.
+            FollowError: it is the first one, or there is none.
         """
+        columns, stop = locate_records(data, begin, remaining)
+        if not len(columns):
+            assert stop is not None
+            raise self.no_record(begin, stop.reason)
         bad = columns.first_bad_record()
         if bad == 0:
             size = int(columns.header["record_size"][0])
             raise FollowError(
                 f"the master sent a record with a wrong CRC: from={begin} until={begin + size}", CUT_AND_FOLLOW
             )
-        if bad is not None:
-            # The records before it are whole; the next call meets it.
-            columns = columns.until(bad)
-        if columns.end < len(data):
-            # Bytes, not a view: a search for a property's name in a view finds nothing.
-            columns.data = data[: columns.end]
-        del self.held[: columns.end]
-        piece = CopiedPiece(columns, self.blank)
-        self.end = begin + columns.end
-        self.blank = b""
-        return piece
+        # The records before it are whole; the next call meets it.
+        return columns if bad is None else columns.until(bad)
+
+    @staticmethod
+    def no_record(begin: int, reason: str) -> FollowError:
+        """Return the error for bytes that are no record."""
+        return FollowError(
+            f"the master sent bytes that are no record: commit_log_offset={begin} reason={reason!r}", CUT_AND_FOLLOW
+        )

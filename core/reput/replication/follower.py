@@ -27,7 +27,7 @@ from reput.replication.copied_records import CopiedRecords
 from reput.replication.copy_preparation import agreed_epoch, require_epoch
 from reput.replication.ha_protocol import END, MEMBER
 from reput.replication.master_requests import MasterDescription, MasterRequests
-from reput.replication.master_stream import MasterStream
+from reput.replication.master_stream import RECEIVE_SIZE, MasterStream
 from reput.store.following_store import FollowingMessageStore
 from reput.store.log.segments import Segments
 from reput.store.service.wake import Wake
@@ -40,6 +40,10 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 10.0
 # A connection that lasted so long begins with the shortest pause again.
 LASTED_S = 5.0
 READ_WAIT_S = 1.0
+# So much is taken apart at once while more is there. It is less than what comes at a time, so nothing waits for more.
+TAKEN_SIZE = RECEIVE_SIZE // 2
+# Bytes in memory that are not on disk yet: a disk that is slower than the master must not fill memory.
+UNFORCED_MAX = 8 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -227,6 +231,8 @@ class Follower:
         self.check_identity(master)
         writer = self.writer
         own_end = writer.appended
+        # The overlap is read from the files.
+        self.wait_forced(own_end)
         begin = max(writer.commit_log_offset_min, master.offset_min, own_end - OVERLAP_SIZE)
         self.check_bounds(master, own_end)
         self.is_reput = master.epoch is not None
@@ -235,7 +241,7 @@ class Follower:
         begin = min(begin, own_end)
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
-        records = CopiedRecords(own_end, writer.segment_size, master.record_size_max)
+        records = CopiedRecords(own_end, writer.segment_size, master.record_size_max, writer.plain_rows)
         agreed = agreed_epoch(self.membership)
         if self.membership is not None:
             agreed |= {MEMBER: self.membership.member, END: str(own_end)}
@@ -274,7 +280,12 @@ class Follower:
         compared = 0
         if compared == len(overlap):
             self.become(FollowState.COPYING)
-        for piece in stream.pieces(READ_WAIT_S, self.look):
+
+        def on_quiet() -> None:
+            self.look()
+            self.append(stream, records)
+
+        for piece in stream.pieces(READ_WAIT_S, on_quiet):
             if self.stopping:
                 return
             if compared < len(overlap):
@@ -289,15 +300,15 @@ class Follower:
                 self.become(FollowState.COPYING)
             if piece:
                 records.feed(piece)
-                self.append(stream, records)
+                if len(records.held) >= TAKEN_SIZE:
+                    self.append(stream, records)
 
     def append(self, stream: MasterStream, records: CopiedRecords) -> None:
         """Append all whole records, and report them once they are forced."""
-        end = None
-        for piece in records.take():
-            end = self.writer.append_copied(piece.columns, piece.blank)
-        if end is not None:
+        for run in records.take():
+            end = self.writer.append_copied(run)
             self.writer.call_when_durable(end, partial(self.forced, stream))
+            self.wait_forced(end - UNFORCED_MAX)
 
     def forced(self, stream: MasterStream) -> None:
         """Report what is on disk now. The flusher's thread calls this."""
@@ -313,6 +324,19 @@ class Follower:
         """
         if self.stopping:
             raise BrokerError("the store is being closed")
+
+    def wait_forced(self, end: int) -> None:
+        """Wait until our log is on disk up to *end*.
+
+        Raises:
+            BrokerError: the disk is too slow; the next connection goes on from where it is by then.
+            StoreReadOnly: it refuses.
+        """
+        if not self.writer.durability.wait(end):
+            raise BrokerError(
+                f"the disk does not force the log in time: end={end} durable={self.writer.durable} "
+                f"sync_flush_timeout={self.writer.settings.sync_flush_timeout}"
+            )
 
     # What may not be copied.
 

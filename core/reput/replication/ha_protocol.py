@@ -138,17 +138,17 @@ class HaFrameReader:
         self.size, self.body_left = size, sent_size
         self.frame_count += size > 0
 
-    def checked_body(self) -> bytes:
+    def checked_body(self) -> bytes | bytearray:
         """Return the body that has come whole.
 
         Raises:
             BrokerError: its CRC does not fit: it has changed on the way.
         """
-        body = bytes(self.body)
-        self.body.clear()
+        body: bytes | bytearray = self.body
+        self.body = bytearray()
         if len(body) < self.size:
             assert self.decompress is not None
-            body = self.decompress(body, self.size)
+            body = self.decompress(bytes(body), self.size)
         if crc32(body) != self.crc:
             raise BrokerError(f"a frame has changed on the way: offset={self.expected} size={len(body)}")
         self.expected += len(body)

@@ -30,7 +30,7 @@ from reput.replication.ha_protocol import (
     HaFrameReader,
 )
 
-__all__ = ["MasterStream"]
+__all__ = ["RECEIVE_SIZE", "MasterStream"]
 
 CONNECT_TIMEOUT_S = 3.0
 RECEIVE_SIZE = 1 << 20

@@ -1,6 +1,7 @@
 """FollowingMessageStore: the writer of a store that copies a master's log and takes no messages of its own.
 
-Its log is forced after every piece that came, whatever ``flush_disk_type`` says: an acknowledgement is a promise.
+Its log is forced after every run that came, whatever ``flush_disk_type`` says: an acknowledgement is a promise. No
+reader sees records before that.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import msgspec
 from reput.errors import StoreReadOnly
 from reput.settings import Settings
 from reput.store.disk.files import Clock, Files
+from reput.store.log.log_scan import PlainRows
 from reput.store.message_store import MessageStore
-from reput.store.record.record_columns import RecordColumns
 from reput.store.service.threads import Threads
 from reput.store.state.followed_master import FollowedMaster, read_followed_master
 from reput.store.writer.appender import Appender
+from reput.store.writer.copied_run import CopiedRun
 from reput.store.writer.following_appender import FollowingAppender
 from reput.store.writer.publisher import Publisher
 
@@ -45,7 +47,7 @@ class FollowingMessageStore(MessageStore):
         """Open the copy of *master*'s log. Errors as of `MessageStore`."""
         self.master = master
         self.notice_of_master: Callable[[], str | None] = lambda: None
-        settings = msgspec.structs.replace(settings, flush_disk_type="ASYNC_FLUSH", transient_store_pool_enable=False)
+        settings = msgspec.structs.replace(settings, flush_disk_type="SYNC_FLUSH", transient_store_pool_enable=False)
         super().__init__(directory, settings, files=files, clock=clock, threads=threads, lock_timeout=lock_timeout)
 
     def refuse_follower(self) -> None:
@@ -75,6 +77,10 @@ class FollowingMessageStore(MessageStore):
         super().attach(publisher, needs_properties=needs_properties, reads_durable=reads_durable)
         self.copier.scan.needs_properties = needs_properties
 
-    def append_copied(self, columns: RecordColumns, blank: bytes) -> int:
+    def append_copied(self, run: CopiedRun) -> int:
         """As `FollowingAppender.append_copied`."""
-        return self.copier.append_copied(columns, blank)
+        return self.copier.append_copied(run)
+
+    def plain_rows(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
+        """As `LogScan.rows_of_plain`, with every CRC compared."""
+        return self.copier.scan.rows_of_plain(data, commit_log_offset)

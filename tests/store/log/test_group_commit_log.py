@@ -131,7 +131,7 @@ def test_a_put_forces_what_was_gathered_where_that_is_much(tmp_path, monkeypatch
 
 def test_while_the_disk_hangs_much_may_gather_before_a_put_waits_for_it(tmp_path, monkeypatch):
     """A put that waits holds the put lock, and other puts could not time out."""
-    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    monkeypatch.setattr(group_commit_log, "JOINED_MAX", 1000)
     opened = open_store(tmp_path / "store", sync_flush_timeout=60_000)
     mapping, begun, answer = opened.commit_log.current.mapping, threading.Event(), threading.Event()
     write_forced = mapping.write_forced
@@ -303,7 +303,7 @@ def written_pieces(data: bytes, end: int) -> list[int]:
 @pytest.mark.slow
 def test_ctrl_c_in_a_put_takes_no_other_message(tmp_path, monkeypatch):
     """Wherever it comes, also in a roll or a force of gathered data: all appended data is written at its place."""
-    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    monkeypatch.setattr(group_commit_log, "JOINED_MAX", 1000)
     call, interrupted = 0, True
     while interrupted:
         call += 1
@@ -347,7 +347,7 @@ class NoMemory(dict[int, bytes]):
 
 def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
     """They are not copied as a whole; the parts follow each other."""
-    monkeypatch.setattr(group_commit_log, "GATHERED_MAX", 1000)
+    monkeypatch.setattr(group_commit_log, "JOINED_MAX", 1000)
     written: list[tuple[int, int]] = []
     write = Mapping.write
 

@@ -29,6 +29,8 @@ GATHERED_MAX = 8 << 20
 # This much may gather behind a running force: a put that waits for a hanging disk holds the put lock, and the other
 # puts would not learn in time that the disk takes too long.
 GATHERED_BEHIND_MAX = 32 << 20
+# So much is copied into one piece, for one system call that writes and forces it.
+JOINED_MAX = 1 << 20
 
 
 class GroupCommitLog(CommitLog):
@@ -96,17 +98,22 @@ class GroupCommitLog(CommitLog):
 
     def force(self, segment: OpenSegment, target: int) -> None:
         """Write and force the records of *segment* up to *target*."""
-        at = max(self.durable, segment.begin)
+        first = at = max(self.durable, segment.begin)
         until = min(target, segment.begin + segment.content_size)
         try:
             while at < until:
                 begin = at
                 pieces: list[bytes] = []
                 # Usually one write. Large batches take several, so that they are not copied as a whole.
-                while at < until and at - begin < GATHERED_MAX:
+                while at < until and at - begin < JOINED_MAX:
                     pieces.append(self.gathered[at])
                     at += len(pieces[-1])
-                segment.mapping.write_forced(b"".join(pieces), begin - segment.begin)
+                data = b"".join(pieces)
+                if begin == first and at == until:
+                    segment.mapping.write_forced(data, begin - segment.begin)
+                    return
+                segment.mapping.write(memoryview(data), begin - segment.begin)
+            segment.mapping.force()
         except MemoryError:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
 

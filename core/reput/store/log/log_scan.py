@@ -28,7 +28,7 @@ from reput.store.record.string_hashes import StringHashes
 from reput_hooks import DispatchColumns, Record
 from reput_hooks.dispatch import ROW_FIELDS
 
-__all__ = ["LogScan", "ScannedRange"]
+__all__ = ["ROW_DTYPE", "LogScan", "PlainRows", "ScannedRange"]
 
 ROW_DTYPE = np.dtype(list(ROW_FIELDS))
 PROPERTY_END = 2
@@ -45,6 +45,21 @@ class ScannedRange(msgspec.Struct, frozen=True):
     columns: DispatchColumns
     end: int
     store_timestamp: int
+
+
+class PlainRows(msgspec.Struct, frozen=True):
+    """What the kernel makes of the plain records at the begin of some bytes.
+
+    Attributes:
+        columns: what dispatchers get; *with_properties*: with the raw properties.
+        size: bytes of the records.
+        store_timestamp: of the last one.
+    """
+
+    columns: DispatchColumns
+    size: int
+    store_timestamp: int
+    with_properties: bool
 
 
 class LogScan:
@@ -117,11 +132,24 @@ class LogScan:
         segment = self.segments.holding(commit_log_offset)
         end = min(until, segment.begin + segment.size, segment.end)
         data = self.reader.pread(segment, commit_log_offset, min(size_max, end - commit_log_offset))
-        found = self.kernel.log_rows(data, commit_log_offset, self.verify, self.needs_properties)
+        found = self.rows_of_plain(data, commit_log_offset)
         if found is None:
             return None
-        queues, rows, texts, end, store_timestamp = found
-        return ScannedRange(DispatchColumns(queues, rows, texts), commit_log_offset + end, store_timestamp)
+        return ScannedRange(found.columns, commit_log_offset + found.size, found.store_timestamp)
+
+    def rows_of_plain(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
+        """Return what the kernel makes of the records that *data* begins with, up to the first one that is not plain.
+
+        None: it is the first one, or there is no kernel.
+        """
+        if self.kernel is None:
+            return None
+        with_properties = self.needs_properties
+        found = self.kernel.log_rows(data, commit_log_offset, self.verify, with_properties)
+        if found is None:
+            return None
+        queues, rows, texts, size, store_timestamp = found
+        return PlainRows(DispatchColumns(queues, rows, texts), size, store_timestamp, with_properties)
 
     def locate(self, commit_log_offset: int, until: int, size_max: int = CHUNK_SIZE) -> tuple[RecordColumns, int]:
         """Return the records from *commit_log_offset* on, as `scan` does, and the offset where to continue."""
@@ -174,15 +202,6 @@ class LogScan:
             OffsetOutOfRange: no segment holds the first of them.
         """
         return self.reader.pread(self.segments.holding(commit_log_offset), commit_log_offset, size)
-
-    def requests_of(self, data: bytes, columns: RecordColumns, commit_log_offset: int) -> DispatchColumns:
-        """As `requests`, by the kernel if all records are plain; *data* are their bytes, which were checked."""
-        if self.kernel is not None:
-            found = self.kernel.log_rows(data, commit_log_offset, False, self.needs_properties)
-            if found is not None and found[3] == len(data):
-                queues, rows, texts, _, _ = found
-                return DispatchColumns(queues, rows, texts)
-        return self.requests(columns)
 
     def requests(self, columns: RecordColumns) -> DispatchColumns:
         """Return what dispatchers get of *columns*."""

@@ -40,7 +40,7 @@ from reput.store.record.layout import (
 from reput.store.record.properties import decode_properties
 from reput.store.record.record import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, crc_property
 
-__all__ = ["RecordColumns", "ScanStop", "locate_records", "locate_records_at"]
+__all__ = ["RecordColumns", "ScanStop", "locate_records", "locate_records_at", "stop_at"]
 
 HEADER = np.dtype(list(FIXED_FIELDS))
 assert HEADER.itemsize == BORN_HOST_AT
@@ -395,7 +395,10 @@ def count_of_size(data: bytes | bytearray | memoryview, at: int, size: int) -> i
 
 
 def stop_at(data: bytes | bytearray | memoryview, at: int, remaining: int, reason: str) -> ScanStop:
-    """Say why there is no record at ``data[at]``."""
+    """Say why there is no record at ``data[at]``; without a *reason*, what may be one is "more".
+
+    *remaining*: as of `locate_records`.
+    """
     left_in_segment = remaining - at
     if len(data) - at < SIZE_AND_MAGIC.size:
         if left_in_segment < SIZE_AND_MAGIC.size:

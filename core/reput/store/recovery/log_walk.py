@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -49,7 +49,9 @@ from reput.store.recovery.recreated_queues import RecreatedQueue, Restart
 from reput.store.state.topic_deletions import TopicDeletion
 from reput_hooks import DispatchColumns
 
-__all__ = ["Extent", "LogWalk"]
+__all__ = ["Extent", "LogWalk", "last_offsets", "next_queue_offsets"]
+
+Array = np.ndarray[Any, Any]
 
 MAGICS = tuple(magic.to_bytes(4, "big") for magic in MESSAGE_MAGIC_CODES)
 WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
@@ -403,20 +405,27 @@ def places(data: bytes, pattern: bytes) -> Iterator[int]:
         at = data.find(pattern, at + 1)
 
 
+def last_offsets(queue_index: Array, sys_flag: Array, offsets: Array) -> Iterator[tuple[int, int]]:
+    """Yield (queue index, queue offset of its last record) of every queue, of one element a record."""
+    transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
+    counted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
+    # Queue offsets ascend within a queue, so the last record of each holds the highest; the last assignment counts.
+    last = np.full(int(queue_index.max(initial=-1)) + 1, -1)
+    last[queue_index[counted]] = offsets[counted]
+    for index, offset in enumerate(last.tolist()):
+        if offset >= 0:
+            yield index, offset
+
+
 def next_queue_offsets(columns: RecordColumns) -> Iterator[tuple[str, int, int]]:
     """Yield (topic, queue id, next queue offset) of every queue that *columns* touches, multi-dispatch included."""
     header = columns.header
     sys_flag = header["sys_flag"].astype(np.int64)
-    transaction = sys_flag & TRANSACTION_ROLLBACK_TYPE
-    counted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
     queues, queue_index = columns.queues()
     offsets = header["queue_offset"].astype(np.int64)
-    # Queue offsets ascend within a queue, so the last record of each holds the highest; the last assignment counts.
-    last = np.full(len(queues), -1)
-    last[queue_index[counted]] = offsets[counted]
-    for (topic, queue_id), offset in zip(queues, last.tolist(), strict=True):
-        if offset >= 0:
-            yield topic.decode("utf-8", "replace"), queue_id, offset + 1
+    for index, offset in last_offsets(queue_index, sys_flag, offsets):
+        topic, queue_id = queues[index]
+        yield topic.decode("utf-8", "replace"), queue_id, offset + 1
     for number in np.flatnonzero(sys_flag & INNER_BATCH_FLAG).tolist():
         count = int_or(columns.properties(number).get(INNER_NUM, "1"), -1)
         if count >= 0:

@@ -9,25 +9,29 @@ One thread copies. Dispatchers and readers get what they get of records that wer
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from reput.errors import DamagedStore, StoreError
-from reput.store.log.log_scan import LogScan
+from reput.store.log.log_scan import ROW_DTYPE, LogScan
 from reput.store.queue.consume_queue_builder import LEFT_OUT
-from reput.store.record.layout import BLANK_SIZE_MIN
+from reput.store.record.layout import BLANK_SIZE_MIN, INNER_BATCH_FLAG
 from reput.store.record.message import Message, PutMessageResult
-from reput.store.record.record_columns import RecordColumns
-from reput.store.recovery.log_walk import next_queue_offsets
+from reput.store.record.record_columns import RecordColumns, locate_records
+from reput.store.recovery.log_walk import last_offsets, next_queue_offsets
 from reput.store.state.followed_master import follows_refusal
 from reput.store.state.topic_deletions import TopicDeletion
 from reput.store.writer.appender import Appender
+from reput.store.writer.copied_run import CopiedRun
 from reput.store.writer.message_preparer import MessagePreparer, Prepared
 from reput.store.writer.publisher import AppendedRecords
 from reput.store.writer.store_files import StoreFiles
+from reput_hooks import DispatchColumns
 
 __all__ = ["FollowingAppender"]
+
+Array = np.ndarray[Any, Any]
 
 
 class FollowingAppender(Appender):
@@ -38,16 +42,12 @@ class FollowingAppender(Appender):
         super().__init__(store_files, preparer)
         self.ha_address = ha_address
         # Of its work, only the making of requests is used; it opens no file.
-        self.scan = LogScan(store_files.directory, delay_history=store_files.delay_history)
+        self.scan = LogScan(store_files.directory, delay_history=store_files.delay_history, verify=True)
 
     # Copying.
 
-    def append_copied(self, columns: RecordColumns, blank: bytes) -> int:
-        """Append the records of *columns*, which fill its data, and return where the log ends now.
-
-        Args:
-            columns: checked, of one segment, and next to the log's end.
-            blank: the bytes between the log's end and the first record, if that begins a segment.
+    def append_copied(self, run: CopiedRun) -> int:
+        """Append records that lie next to the log's end, and return where that is now.
 
         Raises:
             DamagedStore: the records belong elsewhere.
@@ -57,25 +57,60 @@ class FollowingAppender(Appender):
         with self.put_lock:
             if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
                 raise self.refusal()
-            begin = int(columns.header["commit_log_offset"][0])
-            if self.commit_log.appended + len(blank) != begin:
-                raise DamagedStore(
-                    f"records of the master do not continue the log: commit_log_offset={begin} "
-                    f"appended={self.commit_log.appended} blank_size={len(blank)}"
-                )
             # From the first byte on: the blank lies before the first record of a publication.
             before = self.commit_log.appended
+            if before + len(run.blank) != run.begin:
+                raise DamagedStore(
+                    f"records of the master do not continue the log: commit_log_offset={run.begin} "
+                    f"appended={before} blank_size={len(run.blank)}"
+                )
+            rows = self.usual_rows(run)
+            if rows is not None and run.plain is not None:
+                queues = run.plain.columns.queues
+                last = last_offsets(rows["queue_index"], rows["sys_flag"], rows["queue_offset"])
+                following = [(*queues[index], offset + 1) for index, offset in last]
+                return self.append_part(run.data, before, run.blank, run.plain.columns, following, rows)
+            columns, blank = run.columns, run.blank
+            if columns is None:
+                columns, _ = locate_records(run.data, run.begin, len(run.data))
             for part in self.between_restarts(columns):
-                before = self.append_part(part, before, blank)
+                requests = self.scan.requests(part)
+                data = run.data[int(part.position[0]) : part.end]
+                rows = np.frombuffer(requests.rows, ROW_DTYPE)
+                before = self.append_part(data, before, blank, requests, list(next_queue_offsets(part)), rows)
                 blank = b""
         return before
 
-    def append_part(self, columns: RecordColumns, before: int, blank: bytes) -> int:
-        """Append and publish records between which no topic was deleted. Under the put lock."""
+    def usual_rows(self, run: CopiedRun) -> Array | None:
+        """Return the rows that the kernel has made; None: some of the records have to be looked at one by one.
+
+        A queue offset 0 may show that the queue begins anew, and a batch that is stored as one message counts as many.
+        """
+        plain = run.plain
+        if plain is None or plain.with_properties != self.scan.needs_properties:
+            return None
+        rows = np.frombuffer(plain.columns.rows, ROW_DTYPE)
+        is_usual = (rows["queue_offset"] > 0) & ((rows["sys_flag"] & INNER_BATCH_FLAG) == 0)
+        return rows if is_usual.all() else None
+
+    def append_part(
+        self,
+        data: bytes,
+        before: int,
+        blank: bytes,
+        requests: DispatchColumns,
+        following: Sequence[tuple[str, int, int]],
+        rows: Array,
+    ) -> int:
+        """Append and publish records between which no topic was deleted. Under the put lock.
+
+        Args:
+            before: where the log ended before the first publication that *blank* belongs to.
+            following: topic, queue id and next queue offset of each queue.
+            rows: of *requests*, which dispatchers get.
+        """
         commit_log = self.commit_log
-        position = int(columns.position[0])
-        data = bytes(columns.data[position : columns.end])
-        begin = int(columns.header["commit_log_offset"][0])
+        begin = before + len(blank)
         if begin % commit_log.segment_size + len(data) + BLANK_SIZE_MIN > commit_log.segment_size:
             # `room` would go to the next segment, with a blank that the master's log does not have.
             raise DamagedStore(
@@ -84,20 +119,16 @@ class FollowingAppender(Appender):
             )
         if blank:
             self.copy_blank(blank, len(data))
+        # Everything that can fail comes before the append: log, queue offsets and publication go together.
         at = commit_log.room(len(data))
         assert at == begin
-        # Everything that can fail comes before the append: log, queue offsets and publication go together.
-        requests = self.scan.requests_of(data, columns, begin)
-        following = list(next_queue_offsets(columns))
-        timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
-        run = np.frombuffer(data, np.uint8).copy()
-        run[(columns.position - position)[:, None] + np.arange(4)] = 0
-        end = commit_log.append_run(run.tobytes(), columns.header["record_size"].tolist())
+        timestamp = max(self.store_timestamp, int(rows["store_timestamp"].max()))
+        end = commit_log.append(data)
         for topic, queue_id, next_offset in following:
             self.topic_table.queue_offsets.raise_to(topic, queue_id, next_offset)
         self.origin_head = None
         self.store_timestamp = timestamp
-        self.ordinal += len(columns)
+        self.ordinal += len(rows)
         self.publisher.publish(
             AppendedRecords(before, end, timestamp, self.ordinal, requests.queues, requests.rows, requests.texts)
         )
@@ -108,10 +139,10 @@ class FollowingAppender(Appender):
         commit_log = self.commit_log
         rest = blank[BLANK_SIZE_MIN:]
         if any(rest):
-            # Before 4.9.1 RocketMQ left stale bytes there.
-            at = commit_log.appended - commit_log.begin
-            commit_log.reserve(commit_log.current, at + len(blank))
-            commit_log.memory[at + BLANK_SIZE_MIN : at + len(blank)] = rest
+            # Before 4.9.1 RocketMQ left stale bytes there. The log forces only what it has written itself.
+            at = commit_log.appended - commit_log.begin + BLANK_SIZE_MIN
+            commit_log.reserve(commit_log.current, at + len(rest))
+            commit_log.current.mapping.write_forced(rest, at)
         commit_log.roll(size)
 
     def between_restarts(self, columns: RecordColumns) -> Iterable[RecordColumns]:

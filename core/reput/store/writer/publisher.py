@@ -27,7 +27,7 @@ __all__ = [
 OFFSET_SIZE = 8
 QUEUE_INDEX_AT, QUEUE_INDEX_SIZE = 44, 4
 QUEUE_INDEX_END = QUEUE_INDEX_AT + QUEUE_INDEX_SIZE
-# Messages that are published at once at most.
+# Messages that are published at once at most, unless they were appended at once.
 MERGED_MAX = 128
 
 
@@ -136,7 +136,8 @@ class CommittedPublisher(ForwardingPublisher):
         while kept and kept[0][0] <= committed:
             _, entry = kept.popleft()
             records = entry if isinstance(entry, AppendedRecords) else None
-            is_next = records is not None and len(together) < MERGED_MAX and follows(records, together)
+            size = sum(len(part.rows) for part in together) + (len(records.rows) if records is not None else 0)
+            is_next = records is not None and size <= MERGED_MAX * ROW_SIZE and follows(records, together)
             if together and not is_next:
                 self.publisher.publish(merge_appended(together))
                 together.clear()
