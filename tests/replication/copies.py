@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import reput
+from command_line import REPUT
 from delivering import wait_until
+from interop.clients.brokers import SETTINGS, Launched
 from reput.replication.follower import FollowState
 from reput.replication.following import FollowingStore
+from reput.replication.master_requests import MasterRequests
 from reput.store.disk.file_name import file_name
 
-__all__ = ["INLINE", "SEGMENT", "assert_same_log", "following", "reaches", "send", "stops"]
+__all__ = ["INLINE", "SEGMENT", "Copy", "assert_same_log", "following", "ha_port", "reaches", "send", "stops"]
 
 SEGMENT = 1 << 20
+# Sizes of files are recorded with the store: those of the brokers, which may serve the copy later.
+SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 # The dispatchers of a copy here run on a thread.
 INLINE: dict[str, Any] = {"mode": "inline", "max_hash_slot_num": 64, "max_index_num": 1000}
 
@@ -28,6 +33,30 @@ def following(master: str, path: Path, **options: Any) -> Iterator[FollowingStor
         yield store
     finally:
         store.close()
+
+
+class Copy:
+    """`reput follow` on a directory."""
+
+    def __init__(self, address: str, directory: Path, *options: str) -> None:
+        """Follow the master that answers requests at *address*."""
+        self.master = f"127.0.0.1:{ha_port(address)}"
+        self.directory = directory
+        sizes = [f"--set={name}={SETTINGS[name]}" for name in SIZES]
+        self.options = (*options, "--broker", address, *sizes)
+        self.launch()
+
+    def launch(self) -> None:
+        """Start it, and wait until it copies."""
+        log = self.directory.with_name(f"{self.directory.name}.follow.log")
+        begin = log.stat().st_size if log.exists() else 0
+        self.launched = Launched([str(REPUT), "follow", self.master, str(self.directory), *self.options], log)
+        self.launched.wait_for(lambda: "COPYING" in log.read_text()[begin:], "reput follow")
+
+
+def ha_port(address: str) -> int:
+    """Return where the followers of the broker at *address* connect."""
+    return MasterRequests(address).describe_when_started().ha_port
 
 
 def send(name_server: str, topic: str, count: int, size: int = 1000, begin: int = 0) -> None:

@@ -14,8 +14,8 @@ import pytest
 import reput
 from command_line import REPUT, run_reput
 from delivering import wait_until
-from interop.clients.brokers import SETTINGS, Launched, ReputBroker
-from replication.copies import SEGMENT, assert_same_log, send
+from interop.clients.brokers import Launched, ReputBroker
+from replication.copies import SEGMENT, Copy, assert_same_log, ha_port, send
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
@@ -25,31 +25,6 @@ from serving import RawClient
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 SMALL = {"mappedFileSizeCommitLog": SEGMENT}
-SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
-
-
-class Copy:
-    """`reput follow` on a directory."""
-
-    def __init__(self, master: ReputBroker, directory: Path, *options: str) -> None:
-        self.master = f"127.0.0.1:{ha_port(master)}"
-        self.directory = directory
-        # Sizes of files are recorded with the store: those of the brokers, which may serve the copy later.
-        sizes = [f"--set={name}={SETTINGS[name]}" for name in SIZES]
-        self.options = (*options, "--broker", master.address, *sizes)
-        self.launch()
-
-    def launch(self) -> None:
-        """Start it, and wait until it copies."""
-        log = self.directory.with_name(f"{self.directory.name}.follow.log")
-        begin = log.stat().st_size if log.exists() else 0
-        self.launched = Launched([str(REPUT), "follow", self.master, str(self.directory), *self.options], log)
-        self.launched.wait_for(lambda: "COPYING" in log.read_text()[begin:], "reput follow")
-
-
-def ha_port(broker: ReputBroker) -> int:
-    """Return where a broker's followers connect."""
-    return MasterRequests(broker.address).describe().ha_port
 
 
 def end_of(broker: ReputBroker) -> int:
@@ -78,7 +53,7 @@ def test_a_copy_that_is_killed_under_load_is_the_same_log_in_the_end(reput_broke
     """Also with a master that is killed: it goes on from its durable end each time."""
     chance = random.Random(kills)
     master = reput_broker(settings=SMALL)
-    copy = Copy(master, tmp_path / "copy")
+    copy = Copy(master.address, tmp_path / "copy")
     stop = threading.Event()
 
     def load() -> None:
@@ -143,7 +118,15 @@ class Slave:
     def __init__(self, master: ReputBroker, directory: Path, name_server: str) -> None:
         self.directory = directory
         log = directory.with_name(f"{directory.name}.log")
-        command = [REPUT, "serve", directory, "--follow", f"127.0.0.1:{ha_port(master)}", "--name-server", name_server]
+        command = [
+            REPUT,
+            "serve",
+            directory,
+            "--follow",
+            f"127.0.0.1:{ha_port(master.address)}",
+            "--name-server",
+            name_server,
+        ]
         command += ["--follow-broker", master.address, "--listen", "127.0.0.1:0"]
         self.launched = Launched([str(word) for word in command], log)
         self.launched.wait_for(lambda: "ready " in log.read_text(), "reput serve --follow")
@@ -157,7 +140,7 @@ def test_every_message_that_a_synchronous_master_acknowledged_survives_twenty_pr
     settings = {**SMALL, "brokerRole": "SYNC_MASTER", "slaveTimeout": 1000}
     a, b = tmp_path / "a", tmp_path / "b"
     master = ReputBroker(a, settings)
-    copy = Copy(master, b)
+    copy = Copy(master.address, b)
     sent: list[int] = []
     number = 0
     for round in range(20):
@@ -182,7 +165,7 @@ def test_every_message_that_a_synchronous_master_acknowledged_survives_twenty_pr
         assert run_reput("promote", b).code == 0
         a, b = b, a
         master = ReputBroker(a, settings)
-        copy = Copy(master, b, "--discard")
+        copy = Copy(master.address, b, "--discard")
     copy.launched.stop()
     master.stop()
     with reput.open(a, read_only=True) as store:

@@ -31,6 +31,7 @@ __all__ = [
     "ReputBroker",
     "ask",
     "free_port",
+    "is_free",
 ]
 
 STOP_SECONDS_MAX = 60.0

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from command_line import REPUT
 from delivering import wait_until
-from interop.clients.brokers import Launched, RealBroker
+from interop.clients.brokers import RealBroker
 from interop.clients.java_clients import RunningClients, run_java
-from process_tree import descendants
+from interop.clients.live_export import RETENTION, SEGMENT_SIZE, FollowingExport, age_segments
 from reput.table import LogTable
 
 deltalake = pytest.importorskip("deltalake")
@@ -25,72 +21,10 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.processes, pytest.mark.slow, pytest.mark.long]
 
 TOPIC = "live"
-SEGMENT_SIZE = 1 << 20
-# All hours are right for retention, and files are kept for one.
-RETENTION = {
-    "mappedFileSizeCommitLog": SEGMENT_SIZE,
-    "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
-    "fileReservedTime": 1,
-    "cleanResourceInterval": 1000,
-    "flushDiskType": "ASYNC_FLUSH",
-}
 # What runs on a host of `reput export --follow`, by its command line: JVM, a worker of Spark, or the driver itself.
 VICTIMS = ("SparkSubmit", "pyspark.daemon", "driver")
 LONG_SECONDS = 600
 LONG_KILLS = 20
-
-
-class FollowingExport:
-    """`reput export STORE LAKE --follow`, started again whenever it has ended."""
-
-    def __init__(self, store: Path, lake: Path, log: Path) -> None:
-        self.command = [str(REPUT), "export", str(store), str(lake), "--follow", "--format", "json"]
-        self.lake, self.log = lake, log
-        self.launch()
-
-    def launch(self) -> None:
-        """Start it."""
-        self.launched = Launched(self.command, self.log)
-
-    def go_on(self) -> None:
-        """Start it again if it has ended."""
-        if self.launched.process.poll() is not None:
-            self.launch()
-
-    def kill(self, victim: str) -> None:
-        """Kill one of its processes, and start it again once it has ended.
-
-        Spark starts a killed worker again, so then it goes on by itself.
-        """
-        pid = self.launched.process.pid
-        victims = [one for one, command in descendants(pid).items() if victim in command] or [pid]
-        os.kill(random.choice(victims), signal.SIGKILL)
-
-    def committed(self) -> int:
-        """Return the offset up to which the lake has the log, as the last printed row says."""
-        said = self.log.read_text("utf-8").splitlines()
-        return max((json.loads(line)["until"] for line in said if line.startswith("{")), default=0)
-
-    def wait_for(self, offset: int) -> None:
-        """Wait until the lake has the log up to *offset*."""
-
-        def reached() -> bool:
-            self.go_on()
-            return self.committed() >= offset
-
-        wait_until(reached)
-
-    def stop(self) -> None:
-        """End it as an operator does."""
-        self.launched.stop()
-        assert self.launched.process.returncode == 0, self.launched.tail()
-
-
-def age_segments(store: Path, exported: int) -> None:
-    """Make the segments that the lake has older than the broker keeps them."""
-    for path in (store / "commitlog").glob("[0-9]*"):
-        if int(path.name) + SEGMENT_SIZE <= exported:
-            os.utime(path, (time.time() - 7200,) * 2)
 
 
 def rows_of(lake: Path) -> list[tuple[int, int, int, str]]:
