@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from reput.store.recovery.found_damage import DamageRow as DamageRow
     from reput.store.retention.retention_plan import KeptSegment as KeptSegment
     from reput.store.retention.retention_plan import SegmentFate as SegmentFate
+    from reput.store.state.lease_row import LeaseRow as LeaseRow
     from reput.store.writer.put_statistics import PutTotals as PutTotals
     from reput.worker.worker import Worker as Worker
     from reput.worker.worker import WorkerStatistics as WorkerStatistics

@@ -9,12 +9,14 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import reput
+from command_line import run_reput
 from delivering import wait_until
-from replication.leases import Etcd, LeaseNode, Line, Producer, needs_etcd
+from replication.leases import LEASE_MS, Etcd, LeaseNode, Line, Producer, needs_etcd
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
@@ -44,6 +46,26 @@ def assert_kept(directory: Path, producer: Producer) -> None:
     assert numbers == sorted(set(numbers))
 
 
+def assert_shown(master: LeaseNode, follower: LeaseNode) -> None:
+    """`reput status` shows both nodes: who holds the lease, and that both are in the in-sync set."""
+
+    def row(node: LeaseNode) -> dict[str, Any]:
+        shown: dict[str, Any] = run_reput("status", node.directory, "--format", "json").report()["lease"]
+        return shown
+
+    # A follower looks once in a while.
+    wait_until(lambda: len(row(follower)["in_sync"]) == 2)
+    shown = [row(node) for node in (master, follower)]
+    assert [one["role"] for one in shown] == ["master", "follower"]
+    assert [one["member"] for one in shown] == [master.member(), follower.member()]
+    for name in ("name", "epoch", "holder", "master", "in_sync"):
+        assert shown[0][name] == shown[1][name]
+    assert shown[0]["holder"] == master.member()
+    assert shown[0]["master"] == master.address
+    assert 0 < shown[0]["seconds_left"] <= LEASE_MS / 1000 + 1
+    assert shown[1]["seconds_left"] is None
+
+
 def test_a_follower_becomes_the_master_when_the_master_is_killed(etcd, reput_broker, tmp_path):
     """Clients find it by the name server, and go on; the old master follows it when it comes back."""
     names = reput_broker("names", settings={"autoCreateTopicEnable": "false"})
@@ -53,6 +75,7 @@ def test_a_follower_becomes_the_master_when_the_master_is_killed(etcd, reput_bro
     assert a.is_master()
     wait_until(b.is_in_sync)
     producer.send_until_acknowledged(20)
+    assert_shown(a, b)
     with reput.connect(names.name_server) as client:
         assert client.put(reput.Message("others", b"before")).status is PutMessageStatus.PUT_OK
         a.kill()

@@ -233,6 +233,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int, 
         # Printing blocks while stdout is a full pipe that no program reads; clients are served meanwhile.
         threading.Thread(target=announce, args=(options,), name="reput-ready", daemon=True).start()
     if role is not None:
+        engine.writer.lease_row = role.row
         role.begin(end_role, discard=options.discard)
     await stop.wait()
     logger.info("the broker is stopping: store=%s has_role=%s", engine.directory, has_role)

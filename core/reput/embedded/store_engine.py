@@ -312,11 +312,10 @@ class StoreEngine(ReadingEngine):
 
     def release_log(self) -> None:
         """Close removed segments: the disk reclaims their space only when no descriptor is open."""
-        commit_log = str(self.directory / "commitlog")
         of_schedule = None if self.schedule is None else self.schedule.reader
         for reader in (self.reader, of_schedule, self.transaction_reader, self.slow_reader.reader):
             if reader is not None:
-                reader.store.files.forget(commit_log)
+                reader.store.files.forget(str(self.directory / "commitlog"))
 
     # Writing.
 
@@ -477,6 +476,7 @@ class StoreEngine(ReadingEngine):
             waiting_delays=self.waiting_delays(),
             half_messages=self.half_messages(),
             forces=self.writer.force_totals(),
+            lease=self.writer.lease_row(),
         )
 
     def sent_statistics(self) -> StoreStatistics:

@@ -30,9 +30,11 @@ def owners_statistics(directory: Path) -> StoreStatistics | None:
 def with_statistics(status: GroupStatus, statistics: StoreStatistics) -> GroupStatus:
     """Return *status* with the statistics of the store's owner."""
     counts = msgspec.to_builtins(statistics)
+    del counts["lease"]
     return msgspec.structs.replace(
         status,
         waiting_delays=counts.pop("waiting_delays"),
         half_messages=counts.pop("half_messages"),
         statistics=counts,
+        lease=statistics.lease,
     )

@@ -38,7 +38,7 @@ class HeldLease(ServiceThread):
     """The lease of this node, which is the master. A thread renews it; any thread may ask.
 
     Attributes:
-        state: what was agreed on when this node became the master.
+        state: what was agreed on last. Only the thread that changes the in-sync set sets it.
         on_lost: called once, by some thread, when the lease is lost.
     """
 

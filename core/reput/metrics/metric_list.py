@@ -78,6 +78,12 @@ LISTED = (
     Metric("reput_log_epoch", "gauge", (), "Number of the log's history; it rises when the log is cut"),
     Metric("reput_log_segments", "gauge", (), "Files of the log"),
     Metric("reput_log_damaged_ranges", "gauge", ("accepted",), "Ranges of the log that are known to be damaged"),
+    Metric(
+        "reput_lease_is_master", "gauge", ("lease",), "1: this node holds the lease and is the master; 0: it is not"
+    ),
+    Metric("reput_lease_epoch", "gauge", ("lease",), "Epoch of the agreed master"),
+    Metric("reput_lease_in_sync_members", "gauge", ("lease",), "Nodes that have every acknowledged message"),
+    Metric("reput_lease_seconds_left", "gauge", ("lease",), "Until this master's lease ends unless it is renewed"),
     Metric("reput_disk_free_bytes", "gauge", (), "Free bytes of the file system that holds the store"),
     Metric("reput_put_seconds", "histogram", (), "Messages by the duration of their put call; it has no sum"),
     Metric("reput_put_longest_seconds", "gauge", (), "The longest put call since the store was opened"),

@@ -184,6 +184,11 @@ class StoreCollector(Collector):
         for accepted in (True, False):
             count = sum(part.accepted is accepted for part in status.damage)
             add("reput_log_damaged_ranges", count, accepted=truth(accepted))
+        if (lease := status.lease) is not None:
+            add("reput_lease_is_master", float(lease.member == lease.holder), lease=lease.name)
+            add("reput_lease_epoch", lease.epoch, lease=lease.name)
+            add("reput_lease_in_sync_members", len(lease.in_sync), lease=lease.name)
+            add("reput_lease_seconds_left", lease.seconds_left, lease=lease.name)
         add("reput_disk_free_bytes", figures.disk_free)
         add("reput_ring_size_bytes", figures.ring_size)
         add("reput_ring_published_bytes_total", figures.ring_published)

@@ -77,7 +77,6 @@ class InSyncSet(ServiceThread):
         self.gone_max = settings.slave_timeout / 1000 * GONE_SHARE
         self.behind_max = settings.slave_timeout / 1000 * BEHIND_SHARE
         self.me = lease.state.master.member
-        self.state = lease.state
         self.guard = threading.Lock()
         self.agreed = frozenset(lease.state.in_sync)
         self.required = self.agreed
@@ -151,7 +150,7 @@ class InSyncSet(ServiceThread):
 
     def change(self, wanted: frozenset[str]) -> None:
         """Agree on another set. If the answer is lost, both sets are required until a later change is answered."""
-        state = msgspec.structs.replace(self.state, in_sync=tuple(sorted(wanted)))
+        state = msgspec.structs.replace(self.lease.state, in_sync=tuple(sorted(wanted)))
         try:
             found = self.lease.agreement.change(self.lease.grant, state)
         except BrokerError as error:
@@ -163,7 +162,7 @@ class InSyncSet(ServiceThread):
             self.lease.lose("another node has become the master")
             return
         self.complaint = ""
-        self.state = found
+        self.lease.state = found
         with self.guard:
             self.agreed = frozenset(found.in_sync)
             # An answer ends all that was asked before it: what is not agreed on now, no late request will add.

@@ -35,6 +35,7 @@ from reput.store.service.wake import Wake
 from reput.store.state.followed_master import forget_followed_master, read_followed_master
 from reput.store.state.identity import new_store_id
 from reput.store.state.lease_mark import LEASE_MARK, LeaseMark, read_lease_mark
+from reput.store.state.lease_row import LeaseRow
 from reput.store.state.store_lock import StoreLock
 
 __all__ = ["LeaseRole", "MasterEngine", "RoleOpener"]
@@ -116,6 +117,8 @@ class LeaseRole(ServiceThread):
         self.engine = engine
         self.held = held
         self.look_time = look_time
+        # A follower's: which member held the lease when it looked last.
+        self.holder: str | None = state.master.member
         self.on_end: Callable[[], None] = lambda: None
         self.complaint = ""
 
@@ -137,6 +140,21 @@ class LeaseRole(ServiceThread):
         else:
             self.held.release()
 
+    def row(self) -> LeaseRow:
+        """Return what this node is, for `reput status` and metrics."""
+        held = self.held
+        state = self.state if held is None else held.state
+        return LeaseRow(
+            name=self.agreement.name,
+            member=self.member,
+            role="follower" if held is None else "master",
+            epoch=state.epoch,
+            holder=self.holder if held is None or held.holds() else None,
+            master=state.master.address,
+            in_sync=state.in_sync,
+            seconds_left=None if held is None else round(max(held.deadline - held.clock(), 0.0), 3),
+        )
+
     def seconds_to_next(self) -> float:
         """As of `ServiceThread`."""
         return self.look_time
@@ -152,7 +170,10 @@ class LeaseRole(ServiceThread):
                 logger.warning("it is not known whether the master holds its lease: reason=%s", error)
             return
         self.complaint = ""
+        self.holder = agreed.holder
         state = agreed.state
+        if state is not None and state.epoch == self.state.epoch:
+            self.state = state
         has_diverged = self.discard and self.engine.follower.error is not None
         is_next = state is not None and state.epoch != self.state.epoch
         if has_diverged or is_next or may_take(agreed, self.member):

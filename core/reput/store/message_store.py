@@ -35,6 +35,7 @@ from reput.store.retention.retention import Retention
 from reput.store.service.threads import Threads
 from reput.store.state.epochs import Epochs
 from reput.store.state.followed_master import refuse_follower
+from reput.store.state.lease_row import LeaseRow
 from reput.store.state.store_checkpoint import ahead_of_clock
 from reput.store.writer.appender import Appender
 from reput.store.writer.durability import Durability
@@ -126,6 +127,8 @@ class MessageStore:
         self.preparer = MessagePreparer(settings, self.topic_table, self.delay_levels, self.born_host, self.store_host)
         self.appender = self.make_appender()
         self.sync_flush = self.appender.sync_flush
+        # Set by a broker that has its role by a lease.
+        self.lease_row: Callable[[], LeaseRow | None] = lambda: None
         # The last notice that `tell_notice` published.
         self.told_notice = ""
         self.durability = Durability(store_files, self.appender, settings, self.tell_notice)

@@ -57,11 +57,12 @@ def head(overview: Overview, rates: Rates) -> str:
     status = figures.status
     writer = status.writer
     reason = f": {exception_line(writer.reason)}" if writer.reason else ""
+    lease = "" if status.lease is None else f"   {status.lease.role}, {len(status.lease.in_sync)} in sync"
     damage = sum(not part.accepted for part in status.damage)
     unforced = None if writer.appended is None or writer.durable is None else max(writer.appended - writer.durable, 0)
     size = None if writer.appended is None else writer.appended - (writer.commit_log_offset_min or 0)
     first = (
-        f"{overview.target}   {writer.state}{reason}   epoch {writer.epoch}"
+        f"{overview.target}   {writer.state}{reason}   epoch {writer.epoch}{lease}"
         + (f"   {damage} DAMAGED RANGES" if damage else "")
         + f"   log {short_size(size)} in {figures.segment_nums} files   disk free {short_size(figures.disk_free)}"
     )

@@ -12,6 +12,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import reput
@@ -20,6 +21,7 @@ from reput.cli import main
 from reput.cli.verbs.status import status_text
 from reput.store.log.segments import Segments
 from reput.store.recovery.log_end import find_log_end
+from reput.store.state.lease_row import LeaseRow
 
 NOBODY = 65534
 ROW = {
@@ -37,6 +39,7 @@ ROW = {
         "state": "RUNNING",
         "reason": None,
     },
+    "lease": None,
     "dispatchers": [
         {
             "name": "index",
@@ -86,6 +89,15 @@ def test_people_see_a_row_for_the_writer_and_one_for_each_dispatcher():
         "  10  False       5  no record\n"
         "\n"
         "waiting_delays=5 half_messages=-"
+    )
+
+
+def test_a_node_of_a_lease_shows_its_role():
+    """With epoch, holder, and the nodes that have every acknowledged message."""
+    row = LeaseRow("orders", "m1", "master", 7, "m1", "h:1", ("m1", "m2"), 8.5)
+    assert (
+        "\n\nlease: name=orders member=m1 role=master epoch=7 holder=m1 master=h:1 in_sync=m1,m2 seconds_left=8.500\n\n"
+        in status_text({**ROW, "lease": msgspec.to_builtins(row)})
     )
 
 

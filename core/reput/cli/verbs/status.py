@@ -127,6 +127,7 @@ def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
         ),
         lines("settings: " + " ".join(f"{name}={value_text(value)}" for name, value in row["settings"].items())),
         table([row["writer"]], WRITER_COLUMNS),
+        lines(lease_text(row["lease"])),
         table(row["dispatchers"], DISPATCHER_COLUMNS),
         lines(counters_text(row["dispatchers"])),
         table(row["damage"], DAMAGE_COLUMNS),
@@ -136,6 +137,11 @@ def status_text(row: Mapping[str, Any], width: int | None = None) -> str:
     else:
         parts += [lines(counts_text(row)), table(row["statistics"]["groups"], GROUP_COLUMNS)]
     return "\n\n".join(part for part in parts if part)
+
+
+def lease_text(lease: Mapping[str, Any] | None) -> str:
+    """Return one line with what a node of a lease is, "" without one."""
+    return "" if lease is None else "lease: " + line_text({**lease, "in_sync": ",".join(lease["in_sync"])})
 
 
 def counters_text(dispatchers: Sequence[Mapping[str, Any]]) -> str:

@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from reput.store.log.force_times import ForceTotals
+from reput.store.state.lease_row import LeaseRow
 from reput.store.writer.put_statistics import PutTotals
 
 __all__ = ["GroupRow", "GroupStatistics", "Statistics", "StoreStatistics", "TopicRow", "within"]
@@ -101,6 +102,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
         half_messages: half messages of unsettled transactions; None: not counted.
         topics_left_out, groups_left_out: how many are missing above: another process is told of the busiest only.
         forces: the forces of the log; None: an older reput writes the store, which does not count them.
+        lease: None: no lease decides whether this store is the master.
     """
 
     started: int
@@ -112,6 +114,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     topics_left_out: int = 0
     groups_left_out: int = 0
     forces: ForceTotals | None = None
+    lease: LeaseRow | None = None
 
 
 def within(statistics: StoreStatistics, size_max: int) -> StoreStatistics:

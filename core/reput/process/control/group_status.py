@@ -11,6 +11,7 @@ import msgspec
 import reput
 from reput.process.control.dispatcher_row import DispatcherRow
 from reput.store.recovery.found_damage import DamageRow, known_damage
+from reput.store.state.lease_row import LeaseRow
 from reput.store.state.store_lock import read_writer
 
 __all__ = ["GroupStatus", "WriterRow", "status_of_group"]
@@ -46,6 +47,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: known damage in the log: damage that an operator has accepted, and damage that the writer's readers
             found and would find again.
+        lease: what this node of a lease is; None: it has none, or the owner was not asked.
         kernel: version of the kernel that the writer puts through; None: it uses no kernel, or there is no writer.
     """
 
@@ -62,6 +64,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     damage: list[DamageRow] = []
     settings: dict[str, Any] = {}
     kernel: str | None = None
+    lease: LeaseRow | None = None
 
 
 def status_of_group(
