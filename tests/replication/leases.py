@@ -14,9 +14,10 @@ from typing import Self
 import psutil
 import pytest
 
+from certificates import Certificate
 from command_line import REPUT
 from delivering import LIMIT_S, wait_until
-from interop.clients.brokers import SETTINGS, Launched, free_port
+from interop.clients.brokers import SETTINGS, Launched, free_port, is_free
 from replication.copies import SEGMENT
 from reput.errors import BrokerError
 from reput.lease.agreement import Agreed
@@ -36,22 +37,26 @@ needs_etcd = pytest.mark.skipif(
 
 
 class Etcd:
-    """One etcd on free ports, with the data in *directory*."""
+    """One etcd on free ports, with the data in *directory*. With *certificate*, it encrypts, and *asks* for one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, certificate: Certificate | None = None, *, asks: bool = False) -> None:
         self.directory = directory
+        self.asks = asks
+        self.certificate = certificate
+        self.scheme = "etcd" if certificate is None else "etcds"
         self.port, self.peer_port = free_port(), free_port()
         self.launch()
 
     @property
     def url(self) -> str:
         """What `--lease` takes."""
-        return f"etcd://127.0.0.1:{self.port}/orders"
+        return f"{self.scheme}://127.0.0.1:{self.port}/orders"
 
     def launch(self) -> None:
         """Start it, and wait until it answers."""
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.port, self.peer_port))
-        options = {
+        client = f"http{'' if self.certificate is None else 's'}://127.0.0.1:{self.port}"
+        peer = f"http://127.0.0.1:{self.peer_port}"
+        options: dict[str, object] = {
             "data-dir": self.directory,
             "listen-client-urls": client,
             "advertise-client-urls": client,
@@ -62,8 +67,17 @@ class Etcd:
             "heartbeat-interval": 50,
             "election-timeout": 500,
         }
+        if self.certificate is not None:
+            options |= {"cert-file": self.certificate.cert, "key-file": self.certificate.key}
+        if self.certificate is not None and self.asks:
+            options |= {"trusted-ca-file": self.certificate.cert, "client-cert-auth": "true"}
         command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
         self.launched = Launched(command, self.directory.with_suffix(".log"))
+
+        if self.asks:
+            # Whoever has no certificate yet is answered nothing.
+            self.launched.wait_for(lambda: not is_free(self.port), "etcd")
+            return
 
         def answers() -> bool:
             try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import re
 from typing import Any
 
@@ -17,11 +18,12 @@ import msgspec
 
 from reput.errors import BrokerError, ConfigError
 from reput.lease.agreement import Agreed, Agreement, ClusterState, Grant
+from reput.lease.etcd_access import access_of_environment
 from reput.lease.etcd_gateway import EtcdGateway
 
 __all__ = ["EtcdAgreement", "open_agreement"]
 
-URL = re.compile(r"etcd://([^/]+)/([A-Za-z0-9%|_.-]{1,255})")
+URL = re.compile(r"etcd(s?)://([^/]+)/([A-Za-z0-9%|_.-]{1,255})")
 # A request may take this share of the lease's time: so several fit in.
 TIMEOUT_SHARE, TIMEOUT_MAX_S = 1 / 6, 5.0
 STATE, HOLDER = "state", "holder"
@@ -30,11 +32,13 @@ STATE, HOLDER = "state", "holder"
 def open_agreement(url: str, lease_time: float) -> Agreement:
     """Return the agreement that *url* names: ``etcd://HOST:PORT[,HOST:PORT…]/NAME``. Nothing is asked yet.
 
+    ``etcds://`` encrypts. Certificates and the user are named by the environment: see `etcd_access`.
+
     Args:
         lease_time: seconds that a new lease lasts.
 
     Raises:
-        ConfigError: the text has another form.
+        ConfigError: the text has another form, or the environment contradicts it.
     """
     found = URL.fullmatch(url)
     if found is None:
@@ -43,13 +47,14 @@ def open_agreement(url: str, lease_time: float) -> Agreement:
             "Name etcd's client addresses, separated by commas, and a name that all nodes of the broker share.",
         )
     addresses = []
-    for address in found[1].split(","):
+    for address in found[2].split(","):
         host, colon, port = address.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65_535:
             raise ConfigError(f"an address of etcd has the form HOST:PORT: lease={url} address={address}")
         addresses.append((host.strip("[]"), int(port)))
-    gateway = EtcdGateway(addresses, min(lease_time * TIMEOUT_SHARE, TIMEOUT_MAX_S))
-    return EtcdAgreement(gateway, found[2], lease_time)
+    access = access_of_environment(os.environ, encrypts=bool(found[1]))
+    gateway = EtcdGateway(addresses, min(lease_time * TIMEOUT_SHARE, TIMEOUT_MAX_S), access)
+    return EtcdAgreement(gateway, found[3], lease_time)
 
 
 class EtcdAgreement:

@@ -87,7 +87,7 @@ def serve(
         typer.Option(
             "--lease",
             metavar="URL",
-            help="Be one node of several, of which a lease in etcd makes one the master: etcd://HOST:PORT/NAME.",
+            help="Be one node of several, of which a lease in etcd makes one the master: etcd://HOST:PORT/NAME, or etcds://.",
         ),
     ] = None,
     discard: Annotated[
