@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -31,11 +31,13 @@ __all__ = [
     "VARIABLE",
     "Kernel",
     "KernelConsumer",
+    "KernelLock",
     "KernelPuts",
     "KernelReads",
     "KernelSends",
     "ReadRecords",
     "SendRequests",
+    "ViewWords",
     "found_kernel",
     "kernel",
     "kernel_version",
@@ -45,7 +47,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 5
+PROTOCOL = 6
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
@@ -97,9 +99,6 @@ class ReadRecords(Protocol):
     def data(self) -> list[bytes]:
         """Return the bytes of each record."""
 
-    def queue_offsets(self) -> list[int]:
-        """Return the queue offset of each record."""
-
     def decoded(
         self,
         undecoded: type,
@@ -108,6 +107,32 @@ class ReadRecords(Protocol):
         early_body_end_max: int,
     ) -> list[Any]:
         """Return the objects of the records, as `checked_record` makes each."""
+
+    def fetched(
+        self,
+        undecoded: type,
+        record: type,
+        decode: Callable[[bytes, str], dict[str, Any]],
+        early_body_end_max: int,
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield queue offset and object of each record, which is made when it is taken."""
+
+
+class KernelLock(Protocol):
+    """The lock of a consumer group, as `threading.RLock`; who acquires it finds what the kernel gave without it."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire the lock, and write into the group's objects what the kernel gave and acknowledged."""
+
+    def release(self) -> None:
+        """Release the lock."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def abandon(self) -> None:
+        """Let the kernel give nothing more, in a forked child."""
 
 
 class KernelConsumer(Protocol):
@@ -118,6 +143,17 @@ class KernelConsumer(Protocol):
 
     def acknowledge(self, record: object) -> bool:
         """Mark a message as done, as `GroupMember.acknowledge`; False: nothing has changed, and Python does it."""
+
+
+class ViewWords(Protocol):
+    """Where progress and generation of a view stand in memory that the group's processes share."""
+
+    @property
+    def members(self) -> Mapping[str, Any]:
+        """The group's members when the places were looked up; they hold for no others."""
+
+    def release(self) -> None:
+        """Let go of the memory, which is closed then."""
 
 
 class KernelReads(Protocol):
@@ -131,7 +167,7 @@ class KernelReads(Protocol):
 
     def keep_queue(
         self,
-        view: object,
+        view: ViewWords,
         topic: str,
         queue_id: int,
         progress: int,
@@ -147,14 +183,17 @@ class KernelReads(Protocol):
 
     def keep_index(
         self,
-        view: object,
+        view: ViewWords,
         generation: int,
         log_begin: int,
         directory: str | os.PathLike[str],
         stamp: tuple[int, int],
-        files: list[tuple[str, int]],
+        files: list[tuple[str, int, int]],
     ) -> None:
-        """Keep the files of the index, newest first, each with its slot count, and the numbers they follow from."""
+        """Keep the files of the index, newest first, each with its counts of slots and entries, and the numbers."""
+
+    def close_file(self, path: str) -> None:
+        """Give up what is kept of a file that is closed."""
 
     def forget(self) -> None:
         """Forget what was kept."""
@@ -168,7 +207,9 @@ class Kernel(Protocol):
     KernelPuts: Callable[..., KernelPuts]
     KernelReads: Callable[..., KernelReads]
     KernelConsumer: Callable[..., KernelConsumer]
+    GroupLock: type[Any]
     KernelSends: Callable[..., KernelSends]
+    ViewWords: Callable[..., ViewWords]
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""

@@ -11,79 +11,24 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pyo3::intern;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
 use crate::counters::{Way, count as tally};
 use crate::query::{IndexFile, Query};
 use crate::reads::{
-    Bounds, Makers, OpenSegment, ReadRecord, Selection, UNIT_SIZE, Units, Wanted, open_segment, read_units,
+    Bounds, OpenSegment, OwnedMakers, ReadRecord, Selection, UNIT_SIZE, Units, Wanted, open_segment, read_units,
     with_scratch,
 };
+use crate::store_files::{MappedFiles, StoreFiles};
+use crate::view_words::{Reached, ViewWords};
 
-/// A view's progress that its dispatcher has not told yet.
-const UNKNOWN: u64 = u64::MAX;
 /// A get examines so many units, or as many as it wants, if that is more.
 const UNIT_COUNT_MAX: i64 = 800;
 /// Segments whose path is kept. It bounds the search, not what can be read.
 const SEGMENTS_MAX: usize = 64;
-
-/// How far a view has got, and which view it is.
-#[derive(Clone, Copy, PartialEq)]
-struct Reached {
-    progress: i64,
-    generation: i64,
-}
-
-/// Where a view's numbers stand: words of the group's shared memory, as long as its members are the same.
-struct ViewWords {
-    group: Py<PyAny>,
-    members: Py<PyAny>,
-    cells: Py<PyAny>,
-    progress_at: Py<PyInt>,
-    generation_at: Py<PyInt>,
-    words: Py<PyAny>,
-    asked_at: Py<PyInt>,
-}
-
-impl ViewWords {
-    /// Return the view's numbers; `None`: they are not known, or not here any more.
-    ///
-    /// The dispatcher is told that somebody asks, so that it does not rest.
-    fn reached(&self, py: Python<'_>, now_ns: &Py<PyAny>) -> PyResult<Option<Reached>> {
-        if !self.group.bind(py).getattr(intern!(py, "members"))?.is(&self.members) {
-            return Ok(None);
-        }
-        // An error: the memory was closed. The progress is read first: that of a new view is told after its generation.
-        let Ok(progress) = self.cells.bind(py).get_item(&self.progress_at) else { return Ok(None) };
-        let Ok(generation) = self.cells.bind(py).get_item(&self.generation_at) else { return Ok(None) };
-        let progress: u64 = progress.extract()?;
-        if progress == UNKNOWN || self.words.bind(py).set_item(&self.asked_at, now_ns.call0(py)?).is_err() {
-            return Ok(None);
-        }
-        let Ok(progress) = i64::try_from(progress) else { return Ok(None) };
-        Ok(Some(Reached { progress, generation: generation.extract()? }))
-    }
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for ViewWords {
-    type Error = PyErr;
-
-    fn extract(words: Borrowed<'a, 'py, PyAny>) -> PyResult<ViewWords> {
-        let py = words.py();
-        Ok(ViewWords {
-            group: words.getattr(intern!(py, "group"))?.unbind(),
-            members: words.getattr(intern!(py, "members"))?.unbind(),
-            cells: words.getattr(intern!(py, "cells"))?.unbind(),
-            progress_at: words.getattr(intern!(py, "progress_at"))?.cast_into::<PyInt>()?.unbind(),
-            generation_at: words.getattr(intern!(py, "generation_at"))?.cast_into::<PyInt>()?.unbind(),
-            words: words.getattr(intern!(py, "words"))?.unbind(),
-            asked_at: words.getattr(intern!(py, "asked_at"))?.cast_into::<PyInt>()?.unbind(),
-        })
-    }
-}
 
 /// One queue, as long as its numbers are these.
 struct Queue {
@@ -107,6 +52,7 @@ struct Index {
     directory: PathBuf,
     /// When its directory was changed last (ns since 1970), and the directory's number.
     stamp: (i64, i64),
+    /// Newest first.
     files: Vec<IndexFile>,
 }
 
@@ -114,9 +60,9 @@ struct Index {
 #[derive(Default)]
 struct Known {
     epoch: u64,
-    queue_view: Option<ViewWords>,
+    queue_view: Option<Py<ViewWords>>,
     queues: HashMap<String, HashMap<i32, Queue>>,
-    index_view: Option<ViewWords>,
+    index_view: Option<Py<ViewWords>>,
     index: Option<Index>,
     /// First offset, the offset behind the last, and path.
     segments: Vec<(i64, i64, Py<PyString>)>,
@@ -126,16 +72,13 @@ struct Known {
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct KernelReads {
     descriptors: Py<PyDict>,
+    mapped: MappedFiles,
     writer: Py<PyAny>,
     segment_at: Py<PyAny>,
-    now_ns: Py<PyAny>,
     result_type: Py<PyAny>,
     found_status: Py<PyAny>,
     records_type: Py<PyAny>,
-    undecoded: Py<PyType>,
-    record: Py<PyType>,
-    decode: Py<PyAny>,
-    early_body_end_max: usize,
+    makers: OwnedMakers,
     own_from: i64,
     count_max: usize,
     known: Mutex<Known>,
@@ -165,6 +108,11 @@ impl KernelReads {
         }
     }
 
+    /// Return the store's open files.
+    fn files<'a, 'py>(&'a self, py: Python<'py>) -> StoreFiles<'a, 'py> {
+        StoreFiles { descriptors: self.descriptors.bind(py), mapped: Some(&self.mapped) }
+    }
+
     /// Return the segment with the byte at a commit-log offset, and keep it.
     fn segment<'py>(
         &self,
@@ -184,15 +132,6 @@ impl KernelReads {
         segments.push((begin, begin.saturating_add(size), path.clone().unbind()));
         Ok(Some((path, begin)))
     }
-
-    fn makers<'a, 'py>(&'a self, py: Python<'py>) -> Makers<'a, 'py> {
-        Makers {
-            undecoded: self.undecoded.bind(py),
-            record: self.record.bind(py),
-            decode: self.decode.bind(py),
-            early_body_end_max: self.early_body_end_max,
-        }
-    }
 }
 
 #[pymethods]
@@ -200,17 +139,16 @@ impl KernelReads {
     /// Read for a store.
     ///
     /// *descriptors* are those of open files, by path. *writer* says where the log begins and which topics were deleted.
-    /// *segment_at* returns the segment with the byte at a commit-log offset, None if there is none. *now_ns* tells
-    /// the monotonic time. The types are `GetMessageResult`, with the status of a result with messages, and
-    /// `KernelRecords`; then what `ReadRecords.decoded` takes. Records before *own_from* are compared with their CRC,
-    /// and a query returns at most *count_max* messages.
+    /// *segment_at* returns the segment with the byte at a commit-log offset, None if there is none. The types are
+    /// `GetMessageResult`, with the status of a result with messages, and `KernelRecords`; then what
+    /// `ReadRecords.decoded` takes. Records before *own_from* are compared with their CRC, and a query returns at most
+    /// *count_max* messages. A file is mapped after *map_after* reads.
     #[new]
     #[allow(clippy::too_many_arguments)]
     fn new(
         descriptors: Py<PyDict>,
         writer: Py<PyAny>,
         segment_at: Py<PyAny>,
-        now_ns: Py<PyAny>,
         result_type: Py<PyAny>,
         found_status: Py<PyAny>,
         records_type: Py<PyAny>,
@@ -220,19 +158,17 @@ impl KernelReads {
         early_body_end_max: usize,
         own_from: i64,
         count_max: usize,
+        map_after: u32,
     ) -> KernelReads {
         KernelReads {
             descriptors,
+            mapped: MappedFiles::new(map_after),
             writer,
             segment_at,
-            now_ns,
             result_type,
             found_status,
             records_type,
-            undecoded,
-            record,
-            decode,
-            early_body_end_max,
+            makers: OwnedMakers { undecoded, record, decode, early_body_end_max },
             own_from,
             count_max,
             known: Mutex::default(),
@@ -251,12 +187,17 @@ impl KernelReads {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Give up what is kept of a file that is closed.
+    fn close_file(&self, py: Python<'_>, path: &str) {
+        self.mapped.close(py, path);
+    }
+
     /// Keep where a queue begins and ends at these numbers of its view, this begin of the log and the topic's last
     /// deletion. Its files have *file_size* bytes, and their paths begin with *prefix*.
     #[allow(clippy::too_many_arguments)]
     fn keep_queue(
         &self,
-        view: ViewWords,
+        view: Py<ViewWords>,
         topic: String,
         queue_id: i32,
         progress: i64,
@@ -286,21 +227,24 @@ impl KernelReads {
         known.queues.entry(topic).or_default().insert(queue_id, queue);
     }
 
-    /// Keep the files of the index, newest first, each with its number of slots, at these numbers of view, log and
-    /// directory.
+    /// Keep the files of the index, newest first, each with its number of slots and that of its last entry, at these
+    /// numbers of view, log and directory.
     fn keep_index(
         &self,
-        view: ViewWords,
+        view: Py<ViewWords>,
         generation: i64,
         log_begin: i64,
         directory: PathBuf,
         stamp: (i64, i64),
-        files: Vec<(Py<PyString>, i32)>,
+        files: Vec<(Py<PyString>, i32, i32)>,
     ) {
         let Ok(mut known) = self.known.try_lock() else { return };
         known.renew(self.epoch.load(Ordering::Relaxed));
         known.index_view = Some(view);
-        let files = files.into_iter().map(|(path, slot_count)| IndexFile { path, slot_count }).collect();
+        let files = files
+            .into_iter()
+            .map(|(path, slot_count, entry_count)| IndexFile { path, slot_count, entry_count })
+            .collect();
         known.index = Some(Index { generation, log_begin, directory, stamp, files });
     }
 
@@ -326,7 +270,7 @@ impl KernelReads {
         let Known { queue_view: Some(view), queues, segments, .. } = &mut *known else { return Ok(None) };
         let Ok(name) = topic.to_str() else { return Ok(None) };
         let Some(queue) = queues.get_mut(name).and_then(|queues| queues.get_mut(&queue_id)) else { return Ok(None) };
-        if view.reached(py, &self.now_ns)? != Some(queue.reached)
+        if view.get().reached(py)? != Some(queue.reached)
             || self.log_begin(py)? != queue.log_begin
             || self.deleted_at(topic)? != queue.deleted_at
             || !(queue.low..queue.high).contains(&queue_offset)
@@ -354,10 +298,10 @@ impl KernelReads {
         let units = Units { path: &path, at: in_file, count: count as usize, queue_offset };
         let bounds = Bounds { log_min: queue.log_begin.max(queue.deleted_at), own_from: self.own_from };
         let wanted = Wanted { queue_id, topic_field: &queue.topic_field };
-        let descriptors = self.descriptors.bind(py);
+        let files = self.files(py);
         let all = Selection { codes: None, count_max: units.count, bytes_max: usize::MAX };
         let Some(found) = with_scratch(|scratch| {
-            read_units(scratch, descriptors, &units, &all, bounds, &wanted, |offset| self.segment(py, segments, offset))
+            read_units(scratch, files, &units, &all, bounds, &wanted, |offset| self.segment(py, segments, offset))
         })?
         else {
             return Ok(None);
@@ -365,7 +309,8 @@ impl KernelReads {
         let (low, high) = (queue.low, queue.high);
         drop(known);
         tally(Way::Get, found.records.len());
-        let records = self.records_type.bind(py).call1((found,))?;
+        let records = self.records_type.bind(py).call0()?;
+        records.setattr(intern!(py, "_found"), Py::new(py, found)?)?;
         let result = (self.found_status.bind(py), queue_offset + count, low, high, records);
         self.result_type.bind(py).call1(result).map(Some)
     }
@@ -400,8 +345,8 @@ impl KernelReads {
         }
         let Known { index_view: Some(view), index: Some(index), segments, .. } = &mut *known else { return Ok(None) };
         let log_begin = self.log_begin(py)?;
-        let Some(reached) = view.reached(py, &self.now_ns)? else { return Ok(None) };
-        if reached.generation != index.generation || log_begin != index.log_begin || !index.is_unchanged() {
+        let Some(reached) = view.get().reached(py)? else { return Ok(None) };
+        if reached.generation != index.generation || log_begin != index.log_begin {
             return Ok(None);
         }
         let query = Query {
@@ -411,10 +356,10 @@ impl KernelReads {
             times: begin..=end,
             progress: reached.progress,
             bounds: Bounds { log_min: log_begin, own_from: self.own_from },
-            descriptors: self.descriptors.bind(py),
+            files: self.files(py),
         };
         let Some(found) = with_scratch(|scratch| {
-            query.find(scratch, &index.files, |offset| self.segment(py, segments, offset))
+            query.find(scratch, &index.files, || index.is_unchanged(), |offset| self.segment(py, segments, offset))
         })?
         else {
             return Ok(None);
@@ -424,8 +369,9 @@ impl KernelReads {
             return Ok(None);
         }
         tally(Way::Query, 1);
-        let makers = self.makers(py);
-        let records: Vec<_> = found.iter().map(|found: &ReadRecord| makers.record_of(found)).collect::<PyResult<_>>()?;
+        let makers = self.makers.bind(py);
+        let records: Vec<_> =
+            found.iter().map(|found: &ReadRecord| makers.record_of(found)).collect::<PyResult<_>>()?;
         PyList::new(py, records).map(Some)
     }
 }

@@ -6,14 +6,17 @@
 mod cached_file;
 mod consumers;
 mod counters;
+mod fetched;
 #[cfg(test)]
 mod fuzz;
 mod gets;
+mod group_lock;
 mod index;
 mod interpreter;
 mod item;
 mod known;
 mod log_rows;
+mod mapping;
 mod memory;
 mod message;
 mod puts;
@@ -25,14 +28,16 @@ mod run;
 mod send_header;
 mod sends;
 mod sent;
+mod store_files;
 mod stored;
 mod units;
+mod view_words;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 5;
+const PROTOCOL: u32 = 6;
 
 /// The compiled path of what costs reput most.
 #[pymodule]
@@ -49,7 +54,10 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
+    module.add_class::<fetched::FetchedRecords>()?;
     module.add_class::<gets::KernelReads>()?;
+    module.add_class::<group_lock::GroupLock>()?;
+    module.add_class::<view_words::ViewWords>()?;
     module.add_class::<consumers::KernelConsumer>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;

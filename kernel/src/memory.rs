@@ -1,9 +1,10 @@
-//! Mapped files that are written while other processes read them: the log's last segment, and the index. With
-//! unsafe code.
+//! Mapped files and words that several processes use at once: the log's last segment, the index, and what dispatchers
+//! tell of themselves. With unsafe code.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::sync::atomic::{Ordering, fence};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -80,6 +81,57 @@ impl<'py> SharedMemory<'py> {
         // another process may write it meanwhile.
         unsafe { self.address.add(at).cast::<Word>().read_volatile() }.0.to_ne_bytes()
     }
+}
+
+/// Words of 8 bytes that other processes read and write, valid for as long as this object lives.
+pub struct SharedWords {
+    /// Keeps the buffer's export alive, and so the memory where it is.
+    buffer: PyBuffer<u64>,
+}
+
+impl SharedWords {
+    /// Return the words of *object*, a memory view or an array. Only those that are *writable* may be stored to.
+    pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<SharedWords> {
+        let buffer = PyBuffer::<u64>::get(object)?;
+        if writable && buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyValueError::new_err("the shared memory is not a run of words, or not a writable one"));
+        }
+        Ok(SharedWords { buffer })
+    }
+
+    /// Return how many there are.
+    pub fn count(&self) -> usize {
+        self.buffer.item_count()
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count());
+        // SAFETY: the word lies in the exported buffer, as was just checked, and is aligned, as `PyBuffer` has checked.
+        // All processes load and store such words as a whole.
+        unsafe { AtomicU64::from_ptr(self.buffer.buf_ptr().cast::<u64>().add(index)) }
+    }
+
+    /// Return a word; what was written before it is seen after it.
+    pub fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+
+    /// Store a word, of writable memory.
+    pub fn store(&self, index: usize, value: u64) {
+        assert!(!self.buffer.readonly());
+        self.word(index).store(value, Ordering::Release);
+    }
+}
+
+/// Return the time of `time.monotonic_ns`.
+pub fn monotonic_ns() -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the call fills the whole structure; this clock is there in every Linux.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// Return what *read* makes of the bytes of a buffer. It cannot run Python code, which might change them meanwhile.

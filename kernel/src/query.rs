@@ -5,25 +5,25 @@
 use std::ops::RangeInclusive;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyString};
 
-use crate::cached_file::{read_cached, read_some_cached};
 use crate::index::{ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, key_hash};
 use crate::log_rows::RowProperties;
-use crate::reads::{Bounds, HEAD_SIZE, IPV6_HOSTS, OpenSegment, Place, RUN_SIZE_MAX, ReadRecord, descriptor_of, grow};
+use crate::reads::{Bounds, HEAD_SIZE, IPV6_HOSTS, OpenSegment, Place, RUN_SIZE_MAX, ReadRecord};
+use crate::store_files::StoreFiles;
 use crate::stored::{Stored, field};
 
 /// Entries of a chain that are read at once.
 const SPAN: i32 = 16;
 /// A query that follows more entries takes the Python path, which lets other threads run meanwhile.
 const ENTRIES_MAX: usize = 4096;
-/// Mostly a whole record.
-const FIRST_READ_SIZE: usize = 2048;
 
 /// One file of the index.
 pub struct IndexFile {
     pub path: Py<PyString>,
     pub slot_count: i32,
+    /// How many entries it takes. The next file is begun only then.
+    pub entry_count: i32,
 }
 
 /// The fields of a file's header that a query needs.
@@ -140,36 +140,40 @@ pub struct Query<'a, 'py> {
     /// Entries of records from there on do not count yet.
     pub progress: i64,
     pub bounds: Bounds,
-    /// Of open files, by path.
-    pub descriptors: &'a Bound<'py, PyDict>,
+    pub files: StoreFiles<'a, 'py>,
 }
 
 impl<'py> Query<'_, 'py> {
     /// Return the newest records that have the key, in commit-log order. *files* come newest first.
     ///
-    /// `None`: something is not plain. *segment_at* returns the segment with the byte at a commit-log offset.
+    /// `None`: something is not plain. *is_unchanged* tells whether the index has no other files, *segment_at* returns the segment with the byte at a commit-log offset.
     pub fn find(
         &self,
         scratch: &mut Vec<u8>,
         files: &[IndexFile],
+        is_unchanged: impl Fn() -> bool,
         mut segment_at: impl FnMut(i64) -> PyResult<Option<OpenSegment<'py>>>,
     ) -> PyResult<Option<Vec<ReadRecord>>> {
-        let py = self.descriptors.py();
+        let py = self.files.descriptors.py();
         let wanted = key_hash(self.topic, self.key).cast_signed();
         let mut seen: Vec<i64> = Vec::new();
         let mut found: Vec<ReadRecord> = Vec::new();
+        if files.is_empty() && !is_unchanged() {
+            return Ok(None);
+        }
         for file in files {
-            // From a look at the descriptors to a read no other thread runs, so nobody closes the file.
             let path = file.path.bind(py);
-            let read = |target: &mut [u8], at: i64| match descriptor_of(self.descriptors, path) {
-                Ok(Some(descriptor)) => read_cached(descriptor, target, at),
-                _ => false,
-            };
+            let read = |target: &mut [u8], at: i64| matches!(self.files.read(path, target, at), Ok(true));
             let mut data = [0; HEADER_SIZE];
             if !read(&mut data, 0) {
                 return Ok(None);
             }
             let Some(header) = Header::read(&data) else { return Ok(None) };
+            // A file may have come after the newest one only if that is full.
+            let is_newest = std::ptr::eq(file, &files[0]);
+            if is_newest && header.index_count >= file.entry_count && !is_unchanged() {
+                return Ok(None);
+            }
             if header.index_count <= 1 || !header.is_within(&self.times) {
                 return Ok(None);
             }
@@ -191,7 +195,8 @@ impl<'py> Query<'_, 'py> {
             if let Some(error) = error {
                 return Err(error);
             }
-            if is_followed.is_none() {
+            // Zeros of a file that was cut short look like the end of a chain.
+            if is_followed.is_none() || !self.files.is_whole(path)? {
                 return Ok(None);
             }
             if seen.len() >= self.count_max {
@@ -210,21 +215,10 @@ impl<'py> Query<'_, 'py> {
         segment_at: &mut impl FnMut(i64) -> PyResult<Option<OpenSegment<'py>>>,
     ) -> PyResult<Option<ReadRecord>> {
         let Some((path, begin)) = segment_at(offset)? else { return Ok(None) };
-        grow(scratch, FIRST_READ_SIZE);
-        let Some(descriptor) = descriptor_of(self.descriptors, &path)? else { return Ok(None) };
-        let Some(count) = read_some_cached(descriptor, &mut scratch[..FIRST_READ_SIZE], offset - begin) else {
-            return Ok(None);
-        };
-        let size = field(&scratch[..count], 0).map_or(0, i32::from_be_bytes);
-        let Some(size) = usize::try_from(size).ok().filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
-        if size > count {
-            grow(scratch, size);
-            if !read_cached(descriptor, &mut scratch[..size], offset - begin) {
-                return Ok(None);
-            }
-        }
+        let read = self.files.read_record(&path, scratch, offset - begin, RUN_SIZE_MAX)?;
+        let Some(size) = read else { return Ok(None) };
         let data = &scratch[..size];
-        let py = self.descriptors.py();
+        let py = self.files.descriptors.py();
         Ok(self.is_wanted(data, offset).map(|(place, body_end)| ReadRecord {
             place,
             data: PyBytes::new(py, data).unbind(),

@@ -4,14 +4,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::os::fd::RawFd;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
 
-use crate::cached_file::read_cached;
 use crate::counters::{Way, count as tally};
+use crate::fetched::FetchedRecords;
+use crate::store_files::{StoreFiles, grow};
 use crate::stored::field;
 
 /// Bytes of a unit.
@@ -140,11 +140,6 @@ pub fn with_scratch<R>(read: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 /// Bytes of neighbours that are read at once; a larger record takes the Python path.
 pub const RUN_SIZE_MAX: usize = 1 << 20;
 
-/// Return the descriptor of an open file.
-pub fn descriptor_of(descriptors: &Bound<'_, PyDict>, path: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
-    descriptors.get_item(path)?.map(|descriptor| descriptor.extract()).transpose()
-}
-
 /// A segment: its path, and the commit-log offset of its first byte.
 pub type OpenSegment<'py> = (Bound<'py, PyString>, i64);
 
@@ -163,7 +158,7 @@ pub fn open_segment<'py>(segment: &Bound<'py, PyAny>) -> PyResult<Option<OpenSeg
 /// None, and *segment_at*: as of `read_queue`.
 pub fn read_units<'py>(
     scratch: &mut Vec<u8>,
-    descriptors: &Bound<'py, PyDict>,
+    files: StoreFiles<'_, 'py>,
     units: &Units<'_, 'py>,
     selection: &Selection,
     bounds: Bounds,
@@ -174,9 +169,8 @@ pub fn read_units<'py>(
     let count = units.count;
     let Some(size) = count.checked_mul(UNIT_SIZE).filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
     grow(scratch, size);
-    // From here to the read no other thread runs, so nobody closes the file.
-    let Some(descriptor) = descriptor_of(descriptors, units.path)? else { return Ok(None) };
-    if !read_cached(descriptor, &mut scratch[..size], units.at) {
+    // Zeros for a unit that was cut short are no unit, or lack its tags alone, which the record has, too.
+    if !files.read(units.path, &mut scratch[..size], units.at)? {
         return Ok(None);
     }
     let Some((places, end)) = selection.places(&scratch[..size], units.queue_offset, bounds.log_min) else {
@@ -193,10 +187,8 @@ pub fn read_units<'py>(
         let begin = first.commit_log_offset;
         let Some((log_path, segment_begin)) = segment_at(begin)? else { return Ok(None) };
         grow(scratch, size);
-        // As above.
-        let Some(descriptor) = descriptor_of(descriptors, &log_path)? else { return Ok(None) };
         let data = &mut scratch[..size];
-        if !read_cached(descriptor, data, begin - segment_begin) {
+        if !files.read_records(&log_path, data, begin - segment_begin)? {
             return Ok(None);
         }
         let mut data = &data[..];
@@ -247,13 +239,6 @@ impl Selection {
     }
 }
 
-/// Have *scratch* at least as large as *size*.
-pub fn grow(scratch: &mut Vec<u8>, size: usize) {
-    if scratch.len() < size {
-        scratch.resize(size, 0);
-    }
-}
-
 /// Return how many of *places* lie one behind the other, and their bytes, at most those of a run.
 fn run_of(places: &[Place]) -> (usize, usize) {
     let (mut count, mut size) = (0, 0);
@@ -300,7 +285,8 @@ pub fn read_queue<'py>(
     let selection = Selection { codes, count_max, bytes_max };
     let bounds = Bounds { log_min, own_from };
     let found = with_scratch(|scratch| {
-        read_units(scratch, descriptors, &units, &selection, bounds, &wanted, |offset| {
+        let files = StoreFiles { descriptors, mapped: None };
+        read_units(scratch, files, &units, &selection, bounds, &wanted, |offset| {
             open_segment(&segment_at.call1((offset,))?)
         })
     })?;
@@ -327,9 +313,15 @@ impl ReadRecords {
         self.end
     }
 
-    /// The queue offset of each record.
-    fn queue_offsets(&self) -> Vec<i64> {
-        self.records.iter().map(|record| record.place.queue_offset).collect()
+    /// Return an iterator over (queue offset, record), which makes each record when it is taken, as `decoded` does.
+    fn fetched(
+        this: Bound<'_, ReadRecords>,
+        undecoded: Py<PyType>,
+        record: Py<PyType>,
+        decode: Py<PyAny>,
+        early_body_end_max: usize,
+    ) -> FetchedRecords {
+        FetchedRecords::new(this.unbind(), OwnedMakers { undecoded, record, decode, early_body_end_max })
     }
 
     /// Return the objects of the records, as `checked_record` of `reput/store/record/record.py` makes each.
@@ -349,6 +341,26 @@ impl ReadRecords {
             objects.append(makers.record_of(found)?)?;
         }
         Ok(objects)
+    }
+}
+
+/// `Makers`, kept.
+pub struct OwnedMakers {
+    pub undecoded: Py<PyType>,
+    pub record: Py<PyType>,
+    pub decode: Py<PyAny>,
+    pub early_body_end_max: usize,
+}
+
+impl OwnedMakers {
+    /// Return what makes objects now.
+    pub fn bind<'a, 'py>(&'a self, py: Python<'py>) -> Makers<'a, 'py> {
+        Makers {
+            undecoded: self.undecoded.bind(py),
+            record: self.record.bind(py),
+            decode: self.decode.bind(py),
+            early_body_end_max: self.early_body_end_max,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import reput
 from reput.consume.groups.consumer import Consumer
+from reput.consume.groups.group_member import GroupMember
 from reput.errors import ReputError
 from reput.kernel import Kernel
 from reput.store.record.message import Message
@@ -44,6 +45,11 @@ def store(required_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> 
 def state_of(consumer: Consumer) -> Any:
     """Return what a consumer and its group know of their queues and messages."""
     member = consumer._member
+    with consumer._shared.lock:
+        return state_with_lock(member)
+
+
+def state_with_lock(member: GroupMember) -> Any:
     return (
         sorted((at, queue.queue_id, offset) for at, (queue, offset) in member.delivered.items()),
         [

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import reput
 from cached_reads import require_cached_reads
 from reput.errors import ReputError, StoreClosed
-from reput.kernel import Kernel
-from reput.store.reader.kernel_reads import ViewWords
+from reput.kernel import Kernel, ViewWords, kernel
+from reput.store.reader import kernel_reads
+from reput.store.reader.kernel_reads import MAP_AFTER
 from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords
@@ -60,6 +61,11 @@ CHANGE = st.one_of(
 )
 
 
+# A record in the log's first file, and a key of several records.
+GET_TWICE = ("get", ("orders", 0), 5, 1)
+QUERY_TWICE = ("query", "orders", "even", 64, (0, FOREVER))
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A closed store with several segments and index files, and where its log ends."""
@@ -82,14 +88,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 class Twins:
     """Two readers of one store in a writer's process: one takes the Python path, one the kernel's where it can."""
 
-    def __init__(self, directory: Path, end: int, own_from: int) -> None:
+    def __init__(self, directory: Path, end: int, own_from: int, map_after: int = MAP_AFTER) -> None:
         self.directory = directory
         self.end = end
         self.cells = array("Q", [end, 1])
         self.appender = SimpleNamespace(deleted_at={})
         self.writer = SimpleNamespace(commit_log_offset_min=0, appender=self.appender)
         self.group = SimpleNamespace(members={})
-        self.readers = [self.reader(own_from) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel_reads, "MAP_AFTER", map_after)
+            self.readers = [self.reader(own_from) for _ in range(2)]
         self.readers[0].store.kernel = self.readers[0].store.reads = None
 
     def reader(self, own_from: int) -> MessageReader:
@@ -108,7 +116,9 @@ class Twins:
         return MessageReader(store)
 
     def words(self, view: str) -> ViewWords:
-        return ViewWords(self.group, self.group.members, self.cells, PROGRESS, GENERATION, array("Q", [0]), ASKED)
+        used = kernel()
+        assert used is not None
+        return used.ViewWords(self.group, self.group.members, self.cells, PROGRESS, GENERATION, array("Q", [0]), ASKED)
 
     def files(self) -> list[Path]:
         found = [
@@ -179,20 +189,27 @@ def outcome_of(reader: MessageReader, step: tuple[Any, ...]) -> Any:
 @pytest.mark.slow
 @pytest.mark.newest_python
 @settings(max_examples=60)
-@example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0)
-@example([("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0)
+@example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0, 0)
+@example(
+    [("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0, 0
+)
+# The log's first file, then the index's newest, is cut short within a page that is mapped, and to nothing.
+@example([GET_TWICE, GET_TWICE, ("cut", 0, 90_000), GET_TWICE, ("cut", 0, 0), GET_TWICE], FOREVER, 0)
+@example([QUERY_TWICE, QUERY_TWICE, ("cut", -1, 40_000), QUERY_TWICE, ("cut", -1, 0), QUERY_TWICE], FOREVER, 0)
 @given(
-    st.lists(st.one_of(GET, QUERY, GET, QUERY, CHANGE), min_size=2, max_size=14), st.sampled_from([0, 20_000, FOREVER])
+    st.lists(st.one_of(GET, QUERY, GET, QUERY, CHANGE), min_size=2, max_size=14),
+    st.sampled_from([0, 20_000, FOREVER]),
+    st.sampled_from([0, 0, MAP_AFTER]),
 )
 def test_any_reads_give_the_same_results_and_errors(
-    required_kernel: Kernel, written: tuple[Path, int], steps: list[Any], own_from: int
+    required_kernel: Kernel, written: tuple[Path, int], steps: list[Any], own_from: int, map_after: int
 ) -> None:
     """Whatever happens to views, log and files between two reads, each read done twice."""
     source, end = written
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch, "store")
         shutil.copytree(source, directory)
-        twins = Twins(directory, end, own_from)
+        twins = Twins(directory, end, own_from, map_after)
         for step in steps:
             if step[0] not in ("get", "query"):
                 if step[0] != "trim" or len(list((directory / "commitlog").iterdir())) > 1:
@@ -277,3 +294,26 @@ def test_an_open_store_uses_the_kernel(required_kernel: Kernel, tmp_path: Path) 
             store.get("orders", 0, 1, 1)
         with pytest.raises(StoreClosed):
             store.query("orders", "k1")
+
+
+def test_files_that_are_read_often_are_mapped(required_kernel: Kernel, written: tuple[Path, int]) -> None:
+    """A mapped file takes no descriptor, and is unmapped as soon as the reader closes it: its space becomes free."""
+    directory, end = written
+    require_cached_reads(directory)
+    twins = Twins(directory, end, FOREVER, map_after=0)
+    reader = twins.readers[1]
+    for _ in range(3):
+        for step in (GET_TWICE, QUERY_TWICE):
+            assert outcome_of(reader, step) == outcome_of(twins.readers[0], step)
+    assert {path.parent.name for path in mapped_files(directory)} == {"commitlog", "0", "index"}
+    reader.store.files.forget(reader.store.log_directory)
+    assert "commitlog" not in {path.parent.name for path in mapped_files(directory)}
+    for reader in twins.readers:
+        reader.close()
+    assert not mapped_files(directory)
+
+
+def mapped_files(directory: Path) -> set[Path]:
+    """Return the files below *directory* that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if f"{directory}/" in line}

@@ -26,7 +26,7 @@ from reput.consume.pull.topic_reader import Beginning
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.consumer_filters import ConsumerFilters
 from reput.consume.registry.consumer_manager import ConsumerManager
-from reput.consume.registry.statistics import Statistics
+from reput.consume.registry.statistics import GroupRow, Statistics
 from reput.consume.registry.subscription import Filter, checked_filter, checked_topics
 from reput.consume.registry.subscription_groups import SubscriptionGroups, check_group
 from reput.consume.registry.topics import Topics
@@ -291,6 +291,14 @@ class ConsumeServices:
             for name in BRINGING:
                 if name in deaths:
                     raise thread_death(deaths[name])
+
+    def group_rows(self) -> list[GroupRow]:
+        """Return what the groups were given so far."""
+        for shared in self.all_groups():
+            # Whoever holds the lock finds what the kernel has given, too.
+            with shared.lock:
+                pass
+        return self.statistics.group_rows()
 
     def wake_all(self) -> None:
         """Wake all waiting consumers, so that they notice that a thread has died."""

@@ -72,12 +72,12 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
             StoreError: a file cannot be read.
         """
         engine = self._engine
-        engine.require_open()
-        reads = engine.reader.store.reads
+        reads = engine.reads
         if reads is not None and tags is None:
             known: GetMessageResult | None = reads.get(topic, queue_id, queue_offset, count_max)
             if known is not None:
                 return known
+        engine.require_open()
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
@@ -130,12 +130,12 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
             StoreError: a file cannot be read.
         """
         engine = self._engine
-        engine.require_open()
-        reads = engine.reader.store.reads
+        reads = engine.reads
         if reads is not None and tags is None:
             known = reads.query(topic, key, count_max, begin, end)
             if known is not None:
                 return known
+        engine.require_open()
         if topic is not None:
             require_text("topic", topic)
         if (key is None) == (tags is None):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from reput.errors import DamagedStore
 from reput.in_thread import in_thread, opened_in_thread
+from reput.kernel import KernelReads
 from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.disk.shortages import tell_read_error
@@ -25,13 +26,18 @@ __all__ = ["ReadingEngine"]
 
 
 class ReadingEngine:
-    """The parts that `Store` and `ReadOnlyStore` read with. `reader` needs `read_lock`."""
+    """The parts that `Store` and `ReadOnlyStore` read with. `reader` needs `read_lock`.
+
+    Attributes:
+        reads: what the kernel reads alone; None: it reads nothing alone, or the store is closed.
+    """
 
     directory: Path
     settings: Settings
     reader: MessageReader
     read_lock: threading.Lock
     closed: bool
+    reads: KernelReads | None = None
 
     @property
     def forked_from(self) -> int | None:

@@ -146,6 +146,7 @@ class StoreEngine(ReadingEngine):
         """Start retention and the delivery of delayed messages."""
         self.bring_back_offsets()
         self.reader = self.new_reader()
+        self.reads = self.reader.store.reads
         self.schedule: ScheduleService | None = None
         if self.delivers and CONSUME_QUEUE in self.settings.dispatchers:
             self.schedule = ScheduleService(self.writer, self.new_reader(), partial(self.group.wait_for, CONSUME_QUEUE))
@@ -472,7 +473,7 @@ class StoreEngine(ReadingEngine):
                 TopicRow(name, nums, topics[name].put_size if name in topics else None)
                 for name, nums in sorted(self.writer.topic_table.put_nums().items())
             ],
-            groups=[] if self.consuming is None else self.consuming.statistics.group_rows(),
+            groups=[] if self.consuming is None else self.consuming.group_rows(),
             waiting_delays=self.waiting_delays(),
             half_messages=self.half_messages(),
             forces=self.writer.force_totals(),
@@ -532,7 +533,7 @@ class StoreEngine(ReadingEngine):
         """Close the store; `Store.close` promises the rest."""
         if self.closed:
             return
-        self.closed = True
+        self.closed, self.reads = True, None
         open_stores.discard(self)
         drain_time = self.settings.dispatcher_drain_time_max / 1000 if timeout is None else timeout
         self.growth.close()
@@ -590,7 +591,7 @@ class StoreEngine(ReadingEngine):
 
     def forget(self) -> None:
         """Called in a forked child: close this copy; the parent's store stays open."""
-        self.closed = True
+        self.closed, self.reads = True, None
         self.writer.forget()
         self.growth.forget()
         self.group.forget()

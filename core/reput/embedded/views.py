@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reput.embedded.open_ring import OpenRing, positions
 from reput.errors import DispatcherError, WaitTimeout
+from reput.kernel import ViewWords, kernel
 from reput.process.control.configuration import Configuration
 from reput.process.dispatcher.states import BEGIN_WAIT_S, WILL_NOT_START, State
 from reput.process.group.group_context import GroupContext
@@ -21,7 +22,6 @@ from reput.process.owner.process_group import ProcessGroup
 from reput.ring.layout import ASKED_NS, CELL_WORDS, GENERATION, PROGRESS
 from reput.store.disk.shortages import go_back
 from reput.store.message_store import MessageStore
-from reput.store.reader.kernel_reads import ViewWords
 from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_dispatcher_plugins, noted_progress
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class StoreViews:
         self.was_empty = writer.appended == writer.commit_log_offset_min
         self.not_begun = set() if self.was_empty else set(settings.dispatchers)
         self.ring: OpenRing | None = None
+        self.words_of: dict[str, ViewWords] = {}
         context = GroupContext(directory, writer.store_id, settings)
         if mode == "processes":
             self.ring = OpenRing(writer, settings)
@@ -160,8 +161,11 @@ class StoreViews:
 
     def words(self, view: str) -> ViewWords | None:
         """Return where progress and generation of a view stand in the group's memory; None: not there, or not yet."""
-        group = self.group
-        if view in self.not_begun or not isinstance(group, ProcessGroup):
+        group, found = self.group, self.words_of.get(view)
+        if found is not None and found.members is group.members:
+            return found
+        used = kernel()
+        if view in self.not_begun or not isinstance(group, ProcessGroup) or used is None:
             return None
         members = group.members
         member = members.get(view)
@@ -169,9 +173,13 @@ class StoreViews:
             return None
         memory, slot = group.memory, member.slot
         first = slot * CELL_WORDS
-        return ViewWords(
-            group, members, memory.cell_words, first + PROGRESS, first + GENERATION, memory.words, ASKED_NS + slot
+        found = memory.keep(
+            used.ViewWords(
+                group, members, memory.cell_words, first + PROGRESS, first + GENERATION, memory.words, ASKED_NS + slot
+            )
         )
+        self.words_of[view] = found
+        return found
 
     def durable_cursors(self) -> dict[str, int | None]:
         """Return the commit-log offset up to which the view of each enabled dispatcher is durable; None: not known."""

@@ -13,7 +13,7 @@ import os
 import secrets
 import weakref
 from collections.abc import Iterable
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 from reput.errors import RingError
 from reput.ring import layout
@@ -44,6 +44,16 @@ SEALS_OF_CELLS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 SEALS_OF_RING = SEALS_OF_CELLS | F_SEAL_FUTURE_WRITE
 
 created_here: weakref.WeakSet[RingMemory] = weakref.WeakSet()
+
+
+class Releasable(Protocol):
+    """A part of the memory that somebody uses."""
+
+    def release(self) -> None:
+        """Let go of it."""
+
+
+View = TypeVar("View", bound=Releasable)
 
 
 class RingMemory:
@@ -89,7 +99,14 @@ class RingMemory:
             self.wake_descriptors,
             self.progress_descriptors,
         )
-        self._views = [self.data, self.words, ring_octets, predecessors_awaited, self.cell_words, cell_octets]
+        self._views: list[Releasable] = [
+            self.data,
+            self.words,
+            ring_octets,
+            predecessors_awaited,
+            self.cell_words,
+            cell_octets,
+        ]
         self._cells_opened: weakref.WeakSet[Cell] = weakref.WeakSet()
 
     @classmethod
@@ -205,8 +222,8 @@ class RingMemory:
         """
         return self.cell_words[index : (self.slot_count - 1) * CELL_WORDS + index + 1 : CELL_WORDS]
 
-    def keep(self, view: memoryview) -> memoryview:
-        """Return *view*, a part of `words`, `data` or `cell_words`, and release it when the memory is closed."""
+    def keep(self, view: View) -> View:
+        """Return *view*, which uses `words`, `data` or `cell_words`, and release it when the memory is closed."""
         self._views.insert(0, view)
         return view
 

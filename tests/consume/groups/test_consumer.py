@@ -288,8 +288,8 @@ def test_statistics_count_what_a_group_was_given(store):
     put(store, "a", "b")
     with store.consumer("billing", "orders") as consumer:
         bodies_of(consumer, 2)
-        counts = store._engine.services.statistics.of_group("billing", "orders")
-        assert counts.get_nums == 2
+        (counts,) = store.statistics().groups
+        assert (counts.group, counts.topic, counts.get_nums) == ("billing", "orders", 2)
         assert counts.get_size > 2 * 91
         assert counts.latency_ms is not None
         assert store._engine.services.statistics.of_group("audit", "orders").latency_ms is None

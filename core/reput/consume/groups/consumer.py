@@ -20,6 +20,7 @@ from reput.argument_checks import require_record, require_seconds, require_whole
 from reput.closing_block import ClosingBlock
 from reput.consume.delivery.send_back import send_back
 from reput.consume.groups.consumer_group import ConsumerGroup
+from reput.consume.groups.group_lock import kernel_lock
 from reput.consume.groups.group_member import resolve
 from reput.consume.pull.topic_reader import Beginning, check_beginning
 from reput.consume.registry.subscription import Filter
@@ -70,8 +71,8 @@ class Consumer(ClosingBlock):
             in_flight_max=in_flight_max,
             queue_in_flight_max=queue_in_flight_max,
         )
-        found = kernel()
-        self._kernel = None if found is None else found.KernelConsumer(shared, self._member, Record)
+        found, lock = kernel(), kernel_lock(shared.lock)
+        self._kernel = None if found is None or lock is None else found.KernelConsumer(lock, self._member, Record)
         shared.join(self._member)
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterable
 from functools import partial
@@ -16,6 +15,7 @@ from weakref import ref
 
 from reput.argument_checks import require_whole
 from reput.consume.groups.consumable_store import ConsumableStore
+from reput.consume.groups.group_lock import GroupLock, kernel_lock, new_group_lock
 from reput.consume.groups.group_member import GroupMember
 from reput.consume.groups.local_offset_store import LocalFileOffsetStore
 from reput.consume.groups.queue_fetcher import QueueFetcher
@@ -78,13 +78,13 @@ class ConsumerGroup:
         group: str,
         *,
         offsets: LocalFileOffsetStore | None = None,
-        lock: threading.RLock | None = None,
+        lock: GroupLock | None = None,
     ) -> None:
         self.services = services
         self.group = group
         self.broadcasts = offsets is not None
         self.offsets: ConsumerOffsetManager = services.managers.offsets if offsets is None else offsets
-        self.lock = lock or threading.RLock()
+        self.lock = lock or new_group_lock()
         self.fetcher = QueueFetcher(group, self.lock, services.group_reader, services.arrival_service, self.drop_queue)
         # In order of joining.
         self.members: list[GroupMember] = []
@@ -481,7 +481,10 @@ class ConsumerGroup:
 
     def forget(self) -> None:
         """End consuming in a forked child of the writer. A thread of the parent may hold the lock."""
-        self.lock = threading.RLock()
+        former = kernel_lock(self.lock)
+        if former is not None:
+            former.abandon()
+        self.lock = new_group_lock()
         self.watch = None
         with self.lock:
             for member in self.members:

@@ -17,8 +17,10 @@ import os
 import threading
 from collections.abc import Mapping
 from itertools import count
+from typing import cast
 from weakref import ref
 
+from reput.consume.groups.group_lock import GroupLock
 from reput.consume.groups.queue_fetcher import QueueFetcher
 from reput.consume.groups.shared_queue import SharedQueue
 from reput.consume.pull.loop_arrivals import running_loop
@@ -63,7 +65,7 @@ class GroupMember:
         begins: Mapping[str, Beginning],
         in_flight_max: int,
         queue_in_flight_max: int,
-        lock: threading.RLock,
+        lock: GroupLock,
         fetcher: QueueFetcher,
     ) -> None:
         self.consumer = consumer
@@ -81,7 +83,7 @@ class GroupMember:
         self.delivered: dict[int, tuple[SharedQueue, int]] = {}
         self.delivered_again: dict[int, list[tuple[SharedQueue, int]]] = {}
         self.sending_back: set[int] = set()
-        self.changed = threading.Condition(lock)
+        self.changed = condition_of(lock)
         self.tasks: list[WaitingTask] = []
         self.told_full = False
         self.closed = True
@@ -238,12 +240,17 @@ class GroupMember:
         if waiter in self.tasks:
             self.tasks.remove(waiter)
 
-    def end_in_child(self, lock: threading.RLock) -> None:
+    def end_in_child(self, lock: GroupLock) -> None:
         """Close the member in a forked child of the writer."""
         self.closed = True
-        self.changed = threading.Condition(lock)
+        self.changed = condition_of(lock)
         self.tasks = []
         self.forget_all()
+
+
+def condition_of(lock: GroupLock) -> threading.Condition:
+    """Return a condition of the group's lock, which has all that a condition asks of an `RLock`."""
+    return threading.Condition(cast(threading.RLock, lock))
 
 
 def resolve(future: asyncio.Future[None]) -> None:

@@ -12,10 +12,10 @@ SharedQueue.position ──▶ GroupReader ──▶ status ─┬─ FOUND: the
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from reput.consume.groups.group_lock import GroupLock
 from reput.consume.groups.shared_queue import SharedQueue
 from reput.consume.pull.arrival_service import ArrivalService
 from reput.consume.pull.group_reader import GroupReader, QueueAccess
@@ -47,7 +47,7 @@ class QueueFetcher:
     def __init__(
         self,
         group: str,
-        lock: threading.RLock,
+        lock: GroupLock,
         reader: GroupReader,
         arrival_service: ArrivalService,
         drop: Callable[[SharedQueue], None],

@@ -9,6 +9,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
@@ -38,6 +39,8 @@ class OpenFiles:
         self.directories: dict[str, set[str]] = {}
         self.descriptors: OrderedDict[str, int] = OrderedDict()
         self.lock = Lock()
+        # Called with each file that is closed, under the lock, for what somebody keeps of it.
+        self.on_close: Callable[[str], None] = lambda path: None
 
     def read(self, path: str | Path, size: int, at: int) -> bytes:
         """Return up to *size* bytes from *at* on; fewer at the end of the file.
@@ -68,6 +71,7 @@ class OpenFiles:
     def close_file(self, path: str) -> None:
         """Close one; under the lock."""
         os.close(self.descriptors.pop(path))
+        self.on_close(path)
         directory = os.path.dirname(path)
         paths = self.directories[directory]
         paths.remove(path)

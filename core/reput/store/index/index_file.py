@@ -237,6 +237,14 @@ class Index:
             shown = common if common is not None and is_head_of(path, common) else None
         return None if shown is None else shown.slot_count
 
+    def entry_count_of(self, path: str, slot_count: int) -> int:
+        """Return how many entries one file has room for; 0 if it is gone."""
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+        return max(0, (size - HEADER.size - SLOT.size * slot_count) // ENTRY.size)
+
     def unreadable(self, path: str) -> DamagedStore:
         """Return the error that says that a file was cut short."""
         return DamagedStore(

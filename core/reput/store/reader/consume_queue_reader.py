@@ -118,7 +118,7 @@ class ConsumeQueueReader(ConsumeQueueBounds):
             self.topic_fields[0],
             store.segments.find,
         )
-        return None if found is None else KernelRecords(found)
+        return None if found is None else KernelRecords.of(found)
 
     def read(self, chosen: Sequence[Place], places: list[Place], body_ends: list[int]) -> list[bytes]:
         """Return the bytes of the records of units.

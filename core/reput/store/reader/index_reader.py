@@ -117,8 +117,10 @@ class IndexReader:
         """Tell the kernel which files the index has, as the last query has found them, so that it queries alone."""
         store, index = self.store, self.index
         view = store.view_words("index")
-        files = [(path, slot_count) for path, slot_count in index.listed if slot_count is not None]
-        if store.reads is None or view is None or index.unfinished or len(files) < len(index.listed):
+        if store.reads is None or view is None or index.unfinished:
+            return
+        files = [(path, slots, index.entry_count_of(path, slots)) for path, slots in index.listed if slots is not None]
+        if len(files) < len(index.listed):
             return
         store.reads.keep_index(
             view, store.generations["index"], store.known_log_begin, index.directory, index.stamp.seen, files

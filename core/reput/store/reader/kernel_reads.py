@@ -7,9 +7,8 @@ deletion. As long as the numbers are the same, the kernel answers without the Py
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from reput.kernel import Kernel, KernelReads
 from reput.store.disk.open_files import OpenFiles
@@ -19,7 +18,11 @@ from reput.store.record.record import EARLY_BODY_END_MAX, decode_fields
 from reput_hooks import Record
 from reput_hooks.record import UndecodedRecord
 
-__all__ = ["ReadAppender", "ReadWriter", "ViewWords", "kernel_reads"]
+__all__ = ["MAP_AFTER", "ReadAppender", "ReadWriter", "kernel_reads"]
+
+
+# A file is mapped after so many reads by system calls. A mapping costs as much as some of them, and so do its pages.
+MAP_AFTER = 32
 
 
 class ReadAppender(Protocol):
@@ -47,31 +50,6 @@ class ReadWriter(Protocol):
     def appender(self) -> ReadAppender: ...
 
 
-class ViewGroup(Protocol):
-    """A group of dispatchers, which replaces *members* as a whole when one joins or leaves."""
-
-    @property
-    def members(self) -> Mapping[str, Any]: ...
-
-
-class ViewWords(NamedTuple):
-    """Where progress and generation of a view stand in memory that the group's processes share.
-
-    Attributes:
-        members: those of *group* when the places were looked up; they hold for no others.
-        cells, progress_at, generation_at: words of the view's dispatcher.
-        words, asked_at: the word that says when somebody asked for the progress last.
-    """
-
-    group: ViewGroup
-    members: Mapping[str, Any]
-    cells: Sequence[int]
-    progress_at: int
-    generation_at: int
-    words: Any
-    asked_at: int
-
-
 class FindSegment(Protocol):
     """Finds the segment that holds a byte of the log."""
 
@@ -79,7 +57,12 @@ class FindSegment(Protocol):
 
 
 def kernel_reads(
-    kernel: Kernel, files: OpenFiles, writer: ReadWriter, find: FindSegment, own_from: int, count_max: int
+    kernel: Kernel,
+    files: OpenFiles,
+    writer: ReadWriter,
+    find: FindSegment,
+    own_from: int,
+    count_max: int,
 ) -> KernelReads:
     """Return the compiled reads of one reader in the process of *writer*.
 
@@ -91,7 +74,6 @@ def kernel_reads(
         files.descriptors,
         writer,
         find,
-        time.monotonic_ns,
         GetMessageResult,
         GetMessageStatus.FOUND,
         KernelRecords,
@@ -101,4 +83,5 @@ def kernel_reads(
         EARLY_BODY_END_MAX,
         own_from,
         count_max,
+        MAP_AFTER,
     )

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reput.errors import DamagedStore, OffsetOutOfRange, StoreError
-from reput.kernel import kernel
+from reput.kernel import ViewWords, kernel
 from reput.settings import Settings
 from reput.store.disk.open_files import DirectoryStamp, OpenFiles
 from reput.store.log.segments import Segment, Segments
 from reput.store.queue.consume_queue import Unit
 from reput.store.queue.consume_queue_builder import shown_queue_file_size
-from reput.store.reader.kernel_reads import ReadWriter, ViewWords, kernel_reads
+from reput.store.reader.kernel_reads import ReadWriter, kernel_reads
 from reput.store.record.layout import MAGIC_CODE_AT, MESSAGE_MAGIC_CODES, SIZE, SIZE_AND_MAGIC
 from reput.store.record.record import body_crc, decode_message_id, decode_record
 from reput.store.recovery.damage_list import accepted_damage, accepted_end
@@ -98,6 +98,7 @@ class ReadableStore:
         if self.kernel is not None and writer is not None:
             count_max = settings.max_msgs_num_batch
             self.reads = kernel_reads(self.kernel, self.files, writer, self.find_segment, own_from, count_max)
+            self.files.on_close = self.reads.close_file
         # Called by `forget`, for what readers keep of the files.
         self.on_forget: list[Callable[[], None]] = []
 

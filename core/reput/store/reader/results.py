@@ -15,7 +15,7 @@ from reput.kernel import ReadRecords
 from reput.settings import Settings
 from reput.store.queue.consume_queue import Unit
 from reput.store.record.layout import QUEUE_PLACE_V4
-from reput.store.record.record import checked_record, decode_record, read_records, store_timestamp_of
+from reput.store.record.record import checked_record, decode_record, fetched_records, read_records, store_timestamp_of
 from reput_hooks import Record
 
 __all__ = [
@@ -128,13 +128,25 @@ def records_at(data: list[bytes], places: list[Place], body_ends: Sequence[int])
 
 
 class KernelRecords(Records):
-    """Records that the kernel has read and checked. It makes their objects, too."""
+    """Records that the kernel has read and checked. It makes their objects, too.
+
+    It makes this object as well and sets `_found`: a call of `__init__` would cost it a tenth of a get.
+    """
 
     __slots__ = ("_found",)
 
-    def __init__(self, found: ReadRecords) -> None:
+    _found: ReadRecords
+
+    def __init__(self) -> None:
         # Without the bytes of each record, which few readers ask for.
-        self._found = found
+        pass
+
+    @classmethod
+    def of(cls, found: ReadRecords) -> KernelRecords:
+        """Return the records of *found*."""
+        records = cls()
+        records._found = found
+        return records
 
     def __getattr__(self, name: str) -> list[bytes]:
         """Find the records' bytes at their first use."""
@@ -155,7 +167,7 @@ class KernelRecords(Records):
         return iter(read_records(self._found))
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
-        return zip(self._found.queue_offsets(), self, strict=True)
+        return fetched_records(self._found)
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
@@ -58,6 +59,7 @@ __all__ = [
     "encode_host",
     "encode_message_id",
     "encode_record",
+    "fetched_records",
     "read_records",
     "store_timestamp_of",
 ]
@@ -265,6 +267,11 @@ def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at
 def read_records(found: ReadRecords) -> list[Record]:
     """Return the records that the kernel has read, as `checked_record` makes each."""
     return found.decoded(UndecodedRecord, Record, decode_fields, EARLY_BODY_END_MAX)
+
+
+def fetched_records(found: ReadRecords) -> Iterator[tuple[int, Record]]:
+    """Yield the records that the kernel has read with their queue offsets, each made when it is taken."""
+    return found.fetched(UndecodedRecord, Record, decode_fields, EARLY_BODY_END_MAX)
 
 
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:
