@@ -60,6 +60,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.embedded": {
         "reput_hooks",
         "reput.errors",
+        "reput.kernel",
         "reput.settings",
         "reput.in_thread",
         "reput.closing_block",
