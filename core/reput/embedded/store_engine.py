@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -298,18 +297,7 @@ class StoreEngine(ReadingEngine):
         """
         self.group.wait_for(CONSUME_QUEUE, min(commit_log_offset, self.writer.appended), QUEUE_WAIT_S)
         with self.read_lock:
-            queue = self.reader.queue(topic, queue_id)
-            low, high = queue.range()
-
-            def begin_of(queue_offset: int) -> int:
-                unit = queue.units.unit(queue_offset)
-                if unit is None:
-                    queue.refuse_missing_file(queue_offset)
-                    # Retention has removed it meanwhile.
-                    return -1
-                return unit[0]
-
-            return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
+            return self.reader.queue(topic, queue_id).first_from(commit_log_offset)
 
     def release_log(self) -> None:
         """Close removed segments: the disk reclaims their space only when no descriptor is open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from struct import error as StructError
 
@@ -271,6 +272,24 @@ class ConsumeQueueReader(ConsumeQueueBounds):
         for queue_offset, unit in chosen:
             if is_garbage(unit):
                 raise self.garbled(queue_offset, f"no unit stands there: commit_log_offset={unit[0]} size={unit[1]}")
+
+    def first_from(self, commit_log_offset: int) -> int:
+        """Return the queue offset of the first message at or after *commit_log_offset*, or of the queue's next one.
+
+        Raises:
+            DamagedStore: the queue has lost a unit that is looked at.
+        """
+
+        def begin_of(queue_offset: int) -> int:
+            unit = self.units.unit(queue_offset)
+            if unit is None:
+                self.refuse_missing_file(queue_offset)
+                # Retention has removed it meanwhile.
+                return -1
+            return unit[0]
+
+        low, high = self.range()
+        return low + bisect_left(range(low, high), commit_log_offset, key=begin_of)
 
     def written_files(self, end: int) -> list[QueueFile]:
         """Return the files that hold units before *end*, and when each was written last."""
