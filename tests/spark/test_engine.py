@@ -157,7 +157,7 @@ def test_a_log_over_a_thousand_queues_gives_the_bytes_of_the_local_engine(spark:
     )
 
 
-@pytest.mark.parametrize("name", [*CLEAN_SETS, "damaged-4.9/clean-before", "crash-5.3/torn-before"])
+@pytest.mark.parametrize("name", [*newest_of_each(CLEAN_SETS), "damaged-4.9/clean-before", "crash-5.3/torn-before"])
 def test_the_report_of_a_check_is_that_of_the_local_engine(
     spark: Any, name: str, golden_read_only: Callable[[str], Path]
 ):

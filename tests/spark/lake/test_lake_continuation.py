@@ -82,7 +82,7 @@ def put_all(store: Path, texts: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("between", ["nothing", "adopted", "named before", "unnamed", "old lake", "storeId", "no meta"])
-@pytest.mark.parametrize("version", [pytest.param("4.9", marks=pytest.mark.slow), "5.3"])
+@pytest.mark.parametrize("version", [pytest.param("4.9", marks=pytest.mark.long), "5.3"])
 def test_a_brokers_retention_doubles_nothing(golden: Callable[[str], Path], tmp_path: Path, version: str, between: str):
     """A broker's directory is exported, the broker continues and removes its oldest segment, then a second export."""
     aged = golden(f"aged-{version}") / "head-before" / "store"
