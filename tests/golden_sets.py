@@ -23,6 +23,7 @@ __all__ = [
     "newest_of_each",
     "read_about",
     "read_lines",
+    "some_of",
     "tree_digest",
     "unpack",
     "write_broker_properties",
@@ -54,6 +55,11 @@ def newest_of_each(names: Iterable[str]) -> list[Any]:
     names = list(names)
     newest = {name.rpartition("-")[0]: name for name in sorted(names)}
     return [pytest.param(name, marks=[] if name in newest.values() else [pytest.mark.long], id=name) for name in names]
+
+
+def some_of(names: Iterable[str], *usual: str) -> list[Any]:
+    """Return *names* as parameters: all but the *usual* ones are long."""
+    return [pytest.param(name, marks=[] if name in usual else [pytest.mark.long], id=name) for name in names]
 
 
 def unpack(name: str, target: Path) -> Path:

@@ -133,7 +133,7 @@ def codes_of(broker):
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_every_request_is_answered_or_ends_its_connection(shared, caplog, data):
     """Whatever its header and its body hold."""
     caplog.clear()
@@ -161,7 +161,7 @@ def test_every_request_is_answered_or_ends_its_connection(shared, caplog, data):
 
 @pytest.mark.slow
 @given(st.binary(max_size=200))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_bytes_are_answered_or_end_their_connection(shared, caplog, data):
     """The broker goes on."""
     caplog.clear()

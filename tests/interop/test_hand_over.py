@@ -93,7 +93,8 @@ def test_kills_hand_the_store_over(tmp_path, rocketmq, mode):
             assert_read_by_reput(store, ledger)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_programs_and_ends_hands_the_store_over(tmp_path, rocketmq_of, seed):
     """reput and all versions of RocketMQ, randomly closed or killed: all read everything, and reput finds every key."""
     settings = Settings(**FILE_SIZES)

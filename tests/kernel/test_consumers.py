@@ -109,7 +109,7 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=30)
+@settings(max_examples=15)
 @example([("receive", 0), ("ack", 0), ("ack", 0)], 2)
 @example([("receive", 0), ("receive", 0), ("receive", 0), ("ack", 1), ("receive", 0)], 2)
 @example([("receive", 0), ("receive", 0), ("join", 0), ("ack", 0), ("ack", 1), ("receive", 0)], 100)

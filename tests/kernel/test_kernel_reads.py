@@ -188,7 +188,7 @@ def outcome_of(reader: MessageReader, step: tuple[Any, ...]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @example([("get", ("orders", 0), 5, 1), ("trim", 0), ("get", ("orders", 0), 5, 1)], 0, 0)
 @example(
     [("query", "orders", "even", 5, (0, FOREVER)), ("trim", 0), ("query", "orders", "even", 64, (0, FOREVER))], 0, 0

@@ -90,7 +90,7 @@ def all_requests(directory: Path, mode: str, end: int, size_max: int, options: d
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(RECORDS, DAMAGE, st.booleans(), st.booleans(), st.sampled_from([100, 3000, 1 << 20]))
 def test_any_log_gives_the_same_requests_and_errors(
     required_kernel: Kernel, records: list[Any], damage: Any, verify: bool, needs_properties: bool, size_max: int
@@ -109,7 +109,7 @@ def test_any_log_gives_the_same_requests_and_errors(
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(RECORDS, DAMAGE)
 def test_any_records_have_the_same_bad_one(required_kernel: Kernel, records: list[Any], damage: Any) -> None:
     """The first record whose CRC, or whose body's, does not fit."""

@@ -57,7 +57,7 @@ PUT = st.tuples(st.integers(-1, 2), st.one_of(MESSAGE, st.lists(PLAIN, max_size=
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(PUT, min_size=1, max_size=25), st.sampled_from([4096, 16384]), st.sampled_from([1000, 65536]))
 def test_any_puts_give_the_same_bytes_results_and_errors(
     required_kernel: Kernel, puts: list[tuple[int, Any]], segment_size: int, max_message_size: int

@@ -95,7 +95,7 @@ def outcome_of(reader: MessageReader, get: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=25)
+@settings(max_examples=15)
 # A record whose size is negative.
 @example([(("orders", 0), 63, 1, None, None)], [(2, 0, 128)], 0)
 @given(

@@ -221,7 +221,7 @@ def _choices():
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.one_of(

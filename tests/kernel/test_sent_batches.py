@@ -63,7 +63,7 @@ def header_of(topic: str, queue_id: int) -> SendHeader:
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(

@@ -137,7 +137,7 @@ def twin_queues(directory: Path, refused: dict[str, list[Any]]) -> list[ConsumeQ
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(BATCHES, st.booleans(), st.sampled_from([0, -5000, 1_600_000_000_000]))
 def test_any_batches_give_the_same_index_files(
     required_kernel: Kernel, batches: list[Any], with_tags: bool, timestamp: int
@@ -159,7 +159,7 @@ def test_any_batches_give_the_same_index_files(
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(BATCHES)
 def test_any_batches_give_the_same_queue_files(required_kernel: Kernel, batches: list[Any]) -> None:
     """Whatever queues the records are in, with gaps, repetitions, half messages and topics that have no queue."""
@@ -186,7 +186,7 @@ def test_any_batches_give_the_same_queue_files(required_kernel: Kernel, batches:
 
 @pytest.mark.slow
 @pytest.mark.newest_python
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(PART, min_size=1, max_size=2), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6))
 def test_damaged_rows_do_no_harm(required_kernel: Kernel, parts: list[Any], damage: list[tuple[int, int]]) -> None:
     """Bytes that are no rows never crash the process. What the kernel takes in gives what the Python path gives."""

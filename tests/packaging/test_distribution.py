@@ -137,6 +137,7 @@ def test_the_sdist_installs(sdist, tmp_path):
     check(install([str(sdist)], tmp_path / "venv"), tmp_path / "venv")
 
 
+@pytest.mark.long
 def test_an_editable_install_runs_the_working_tree(tmp_path):
     """The way of a developer: three source roots, one distribution."""
     check(install(["-e", str(ROOT)], tmp_path / "venv"), ROOT / "core")

@@ -365,8 +365,15 @@ print("closed", flush=True)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("order", ["any", "queue"])
-@pytest.mark.parametrize("kind_name", ["function", "coroutine"])
+@pytest.mark.parametrize(
+    ("kind_name", "order"),
+    [
+        ("function", "any"),
+        ("coroutine", "queue"),
+        pytest.param("function", "queue", marks=pytest.mark.long),
+        pytest.param("coroutine", "any", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_that_gets_sigterm_loses_nothing_and_does_nothing_twice(tmp_path, kind_name, order):
     """It ends what it has begun and acknowledges that; the next run handles all the rest, and each message once."""
     path = tmp_path / "store"

@@ -19,7 +19,9 @@ def figures_left_out(report):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["append", "read", "rebuild", "sync"])
+@pytest.mark.parametrize(
+    "name", ["append", "read", *(pytest.param(name, marks=pytest.mark.long) for name in ("rebuild", "sync"))]
+)
 def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     """It is removed afterwards."""
     module = __import__(f"reput.bench.{name}", fromlist=[name])
@@ -35,6 +37,7 @@ def test_a_measurement_of_a_scratch_store(name, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     """Its scratch stores and its plugins are removed afterwards."""
@@ -54,6 +57,7 @@ def test_dispatching_is_measured(tmp_path, monkeypatch, capsys):
     assert sys.path == before
 
 
+@pytest.mark.long
 @pytest.mark.processes
 def test_consuming_is_measured(tmp_path, monkeypatch, capsys):
     """Rates, times, and the cost of waiting."""

@@ -123,7 +123,8 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
-@pytest.mark.parametrize("lake_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
 def test_a_typed_table_with_a_key_is_merged_in_an_object_store(
     storage_options: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest, lake_format: str
 ):

@@ -101,7 +101,13 @@ def letters(lake: Path) -> list[tuple[int, str]]:
 
 KEYS: list[Any] = [
     pytest.param({"key": ["id"]}, lambda row: (row["id"],), str, id="number"),
-    pytest.param({"key": "keys"}, lambda row: (row["_key"],), lambda number: f"order {number}", id="KEYS"),
+    pytest.param(
+        {"key": "keys"},
+        lambda row: (row["_key"],),
+        lambda number: f"order {number}",
+        id="KEYS",
+        marks=pytest.mark.long,
+    ),
     pytest.param(
         {"key": ["region", "id"], "prefix": "log_", "partition_by": ["region"]},
         lambda row: (row["region"], row["id"]),
