@@ -149,6 +149,33 @@ def test_a_slot_that_leads_behind_the_files_end_is_an_error(written):
     assert "reput rebuild" in caught.value.advice
 
 
+@pytest.mark.parametrize(
+    "size",
+    [
+        HEADER.size,
+        HEADER.size + 1,
+        HEADER.size + SLOT.size * SLOTS - 1,
+        HEADER.size + SLOT.size * SLOTS + 1,
+        HEADER.size + SLOT.size * SLOTS + ENTRY.size * 3 + 7,
+    ],
+)
+def test_a_file_that_is_cut_short_after_it_was_listed_is_named(written, size):
+    """The slot or an entry is not there, or not whole."""
+    assert written.query("a", 1) == [24]
+    os.truncate(written.path(2), size)
+    with pytest.raises(DamagedStore, match="cut short") as caught:
+        written.query("a", 3)
+    assert f"path={written.path(2)}" in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, HEADER.size - 5])
+def test_a_file_that_has_lost_its_header_counts_as_one_that_is_being_made(written, size):
+    """Nothing tells them apart; `reput check` compares the entries with the log."""
+    assert written.query("a", 1) == [24]
+    os.truncate(written.path(2), size)
+    assert written.query("a", 1) == [18]
+
+
 def test_how_far_the_newest_file_goes_is_told(written):
     """RocketMQ reports it to its clients, too."""
     found = written.index.query(key_hash("t", "a"), 1, 0, FOR_EVER, FOR_EVER, lambda _: True)

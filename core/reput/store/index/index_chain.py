@@ -39,11 +39,14 @@ def read_chain(
 
     Raises:
         BrokenChain: the chain contradicts itself or the header.
-        EOFError: the file ends before one of the entries.
+        EOFError: the file ends before the slot, or before the end of one of the entries.
     """
     slot = wanted % slot_count
     entries_at = HEADER.size + SLOT.size * slot_count
-    (number,) = SLOT.unpack(read(SLOT.size, HEADER.size + SLOT.size * slot))
+    data = read(SLOT.size, HEADER.size + SLOT.size * slot)
+    if len(data) < SLOT.size:
+        raise EOFError
+    (number,) = SLOT.unpack(data)
     if number < 0:
         raise BrokenChain(f"a slot leads nowhere: slot={slot} entry={number}")
     begin_timestamp, index_count = header.begin_timestamp, header.index_count
@@ -61,7 +64,7 @@ def read_chain(
             first, used = max(number - span + 1, 1), 0
             at = (number - first) * ENTRY.size
             data = read(at + ENTRY.size, entries_at + ENTRY.size * first)
-            if len(data) <= at:
+            if len(data) < at + ENTRY.size:
                 raise EOFError
             if span == SPAN_MAX and last_offset < OFFSET_MAX:
                 followed = follow_span(data, first, slot_count, wanted, header, last_offset, begin, end)

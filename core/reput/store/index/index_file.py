@@ -153,7 +153,18 @@ class Index:
 
     def header(self, path: str) -> IndexHeader:
         """Return the header of one file as it is now."""
-        return IndexHeader(*HEADER.unpack(self.files.read(path, HEADER.size, 0)))
+        return IndexHeader(*HEADER.unpack(self.read(path, HEADER.size, 0)))
+
+    def read(self, path: str, size: int, at: int) -> bytes:
+        """Return bytes of one file.
+
+        Raises:
+            DamagedStore: it was cut short before their end.
+        """
+        data = self.files.read(path, size, at)
+        if len(data) < size:
+            raise self.unreadable(path)
+        return data
 
     def has_entry(self, path: str, slot_count: int, wanted: int) -> bool:
         """Return False if the slot of this hash is empty, in a file whose header says that it has no entry.
@@ -161,7 +172,7 @@ class Index:
         Raises:
             DamagedStore: the slot leads to an entry.
         """
-        (number,) = SLOT.unpack(self.files.read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
+        (number,) = SLOT.unpack(self.read(path, SLOT.size, HEADER.size + SLOT.size * (wanted % slot_count)))
         if not number:
             return False
         count = self.header(path).index_count
@@ -180,10 +191,7 @@ class Index:
             (1, header.begin_offset, header.begin_timestamp),
             (header.index_count - 1, header.end_offset, header.end_timestamp),
         ):
-            data = self.files.read(path, ENTRY.size, entries_at + ENTRY.size * number)
-            if len(data) < ENTRY.size:
-                raise self.unreadable(path)
-            own_offset = ENTRY.unpack(data)[1]
+            own_offset = ENTRY.unpack(self.read(path, ENTRY.size, entries_at + ENTRY.size * number))[1]
             stored = stored_at(own_offset) if own_offset == offset else None
             if own_offset != offset or stored not in (None, timestamp):
                 raise index_damage(
