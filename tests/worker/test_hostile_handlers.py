@@ -468,7 +468,7 @@ async def blocking(record):
     print("ended", flush=True)
 
 def tell_signal():
-    while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    while signal.getsignal(signal.SIGINT).__name__ != "on_interrupt":
         time.sleep(0.01)
     print("told", flush=True)
 

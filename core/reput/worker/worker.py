@@ -153,8 +153,9 @@ class Worker:
         self.is_coroutine = is_coroutine_function(handler)
         self.counts = dict.fromkeys(WorkerStatistics.__struct_fields__, 0)
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.task: asyncio.Task[Any] | None = None
         self.stopping = asyncio.Event()
-        self.is_stopped = False
+        self.is_stopped = self.is_interrupted = False
         self.has_run = False
         self.threads: HandlerThreads | None = None
         self.lanes: set[asyncio.Task[None]] = set()
@@ -199,7 +200,12 @@ class Worker:
             raise ConfigError("`run` would block the event loop of this thread", "Await `arun` instead.")
         runner = asyncio.Runner()
         with self._handling(signals), waking(runner.get_loop()), contextlib.closing(runner):
-            return runner.run(self.arun())
+            try:
+                return runner.run(self.arun())
+            except asyncio.CancelledError:
+                if not self.is_interrupted:
+                    raise
+                raise KeyboardInterrupt from None
 
     @contextlib.contextmanager
     def _handling(self, signals: Collection[int]) -> Iterator[None]:
@@ -212,7 +218,17 @@ class Worker:
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.stop()
             if signal.SIGINT in before:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGINT, on_interrupt)
+
+        def on_interrupt(number: int, frame: FrameType | None) -> None:
+            # A third one ends whatever waits for coroutines that catch their cancellation.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            loop, task = self.loop, self.task
+            if loop is None or task is None or loop.is_closed() or asyncio.current_task(loop) is not None:
+                raise KeyboardInterrupt
+            # Raised in the loop's own code, it could take a step of a task with it, which would then never end.
+            self.is_interrupted = True
+            loop.call_soon_threadsafe(task.cancel)
 
         try:
             try:
@@ -230,6 +246,7 @@ class Worker:
         if self.has_run:
             raise ConfigError("a worker runs once", "Make another one with `Store.worker`.")
         self.has_run = True
+        self.task = asyncio.current_task()
         self.loop = asyncio.get_running_loop()
         if self.is_stopped:
             self.stopping.set()
