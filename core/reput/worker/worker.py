@@ -201,11 +201,13 @@ class Worker:
         runner = asyncio.Runner()
         with self._handling(signals), waking(runner.get_loop()), contextlib.closing(runner):
             try:
-                return runner.run(self.arun())
+                statistics = runner.run(self.arun())
             except asyncio.CancelledError:
                 if not self.is_interrupted:
                     raise
-                raise KeyboardInterrupt from None
+            if self.is_interrupted:
+                raise KeyboardInterrupt
+            return statistics
 
     @contextlib.contextmanager
     def _handling(self, signals: Collection[int]) -> Iterator[None]:
