@@ -79,13 +79,14 @@ with reput.open(sys.argv[1], mode="inline", mapped_file_size_commit_log=4096) as
     }
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     taken = []
-    try:
-        while True:
-            taken.append(os.open("/dev/null", os.O_RDONLY))
-    except OSError:
-        pass
     said = {}
     for name, call in calls.items():
+        # All that are free: the former call, or a thread, may have closed some.
+        try:
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
         try:
             call()
         except Exception as error:
