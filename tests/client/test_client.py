@@ -56,6 +56,16 @@ def test_a_message_is_where_the_result_says(client):
     assert result.status is reput.PutMessageStatus.PUT_OK
 
 
+def test_a_get_by_tags_returns_no_other_tag_of_the_same_hash(client):
+    """A broker compares hashes only: those of "AaAa" and "BBBB" are equal."""
+    for tags in ("BBBB", "AaAa"):
+        client.put(Message("orders", tags.encode(), tags=tags, queue_id=0))
+    assert got(client, "orders", 0, 0, 2) == [b"BBBB", b"AaAa"]
+    found = client.get("orders", 0, 0, 1, tags="AaAa")
+    assert [record.body for record in found] == [b"AaAa"]
+    assert (found.status.name, found.next_queue_offset) == ("FOUND", 2)
+
+
 def test_messages_are_found_by_key_and_by_unique_key(client):
     """A query asks each broker's index and leaves out what only shares a hash."""
     for number in range(3):

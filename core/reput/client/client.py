@@ -304,11 +304,10 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
         require_whole("count_max", count_max, 1)
-        expression = SUBSCRIBE_ALL
         if tags is not None:
             require_text("tags", tags)
-            expression = parse_plain_tags(tags).expression
-        return await get_messages(session, topic, queue_id, queue_offset, count_max, expression, broker_name)
+        wanted = parse_plain_tags(SUBSCRIBE_ALL if tags is None else tags)
+        return await get_messages(session, topic, queue_id, queue_offset, count_max, wanted, broker_name)
 
     def query(
         self,
@@ -319,9 +318,10 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         begin: int = 0,
         end: int = TIMESTAMP_MAX,
     ) -> list[Record]:
-        """Return the newest *count_max* messages of *topic* with this key, the oldest first.
+        """Return the newest messages of *topic* with this key, the oldest of them first.
 
         Args:
+            count_max: number of messages, at most what the brokers' ``max_msgs_num_batch`` allows.
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
             begin: the earliest store time, in ms since 1970. Brokers compare times to the second.

@@ -9,10 +9,11 @@ from reput.client.received import records_of
 from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.errors import BrokerError, ConfigError, RequestRefused
+from reput.filter import TagFilter
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
-from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records
+from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, with_exact_tags
 from reput.store.record.record import OFFSET_DIGITS, decode_host, decode_message_id, decode_record
 from reput_hooks import Record
 
@@ -46,7 +47,13 @@ async def route_of(session: Session, topic: str) -> Route:
 
 
 async def get_messages(
-    session: Session, topic: str, queue_id: int, queue_offset: int, count_max: int, tags: str, broker_name: str | None
+    session: Session,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    count_max: int,
+    tags: TagFilter,
+    broker_name: str | None,
 ) -> GetMessageResult:
     """Return messages of one queue of one broker, from an offset on.
 
@@ -70,7 +77,9 @@ async def get_messages(
         )
     data: list[bytes] = []
     while True:
-        result = await pull(session, route.masters[name], topic, queue_id, queue_offset, count_max - len(data), tags)
+        remaining = count_max - len(data)
+        pulled = await pull(session, route.masters[name], topic, queue_id, queue_offset, remaining, tags.expression)
+        result = with_exact_tags(pulled, tags)
         data += result.records.data
         queue_offset = result.next_queue_offset
         is_over = len(data) >= count_max or queue_offset >= result.queue_offset_max

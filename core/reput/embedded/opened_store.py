@@ -15,7 +15,7 @@ from reput.in_thread import in_thread
 from reput.process.control.group_status import GroupStatus
 from reput.settings import Settings
 from reput.store.disk.shortages import store_error, tell_read_error
-from reput.store.reader.results import GetMessageResult
+from reput.store.reader.results import GetMessageResult, with_exact_tags
 from reput.store.record.record import decode_message_id
 from reput_hooks import Record
 
@@ -59,11 +59,13 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
     ) -> GetMessageResult:
         """Return up to *count_max* messages of a queue, from *queue_offset* on, in the queue's order.
 
-        The result is a sequence of records. It also has RocketMQ's status and the queue offset to continue from. A
-        message can be got once the dispatcher ``consume_queue`` has entered it: see `Store.wait_for`.
+        The result is a sequence of records. It also has RocketMQ's status and the queue offset to continue from. This
+        does not wait for messages. A message is found once the dispatcher ``consume_queue`` has entered it: see
+        `Store.wait_for`. Past the end and in an unknown topic or queue the result is empty.
 
         Args:
-            tags: an expression like ``a || b``; only messages with one of these tags are returned.
+            tags: an expression like ``a || b``; only messages with one of these tags are returned. One call looks at
+                some hundred messages, so an empty result with the status NO_MATCHED_MESSAGE is not the queue's end.
 
         Raises:
             ConfigError: an argument has a wrong type.
@@ -82,10 +84,11 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
         require_whole("count_max", count_max)
-        message_filter = None
+        message_filter = wanted = None
         if tags is not None:
             require_text("tags", tags)
-            message_filter = TagMessageFilter(parse_plain_tags(tags))
+            wanted = parse_plain_tags(tags)
+            message_filter = TagMessageFilter(wanted)
         try:
             with engine.read_lock:
                 found = engine.reader.get_message(
@@ -93,7 +96,7 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
                 )
                 if reads is not None:
                     engine.reader.keep_queue(topic, queue_id, found)
-                return found
+                return found if wanted is None else with_exact_tags(found, wanted)
         except OSError as error:
             raise store_error(f"the queue cannot be read: topic={topic} queue_id={queue_id}", error) from error
 
@@ -113,11 +116,12 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         begin: int = 0,
         end: int = TIMESTAMP_MAX,
     ) -> list[Record]:
-        """Return the newest *count_max* messages of *topic* with this key, or with these tags, in commit-log order.
+        """Return the newest messages of *topic* with this key, or with these tags, the oldest of them first.
 
-        A message can be found once the dispatcher ``index`` has entered it: see `Store.wait_for`.
+        A message is found once the dispatcher ``index`` has entered it: see `Store.wait_for`.
 
         Args:
+            count_max: number of messages, at most ``max_msgs_num_batch``.
             topic: None if *key* is a ``message_id``.
             key: one of a message's keys, the unique key that RocketMQ's clients set, or a ``message_id``.
             tags: the message's complete tags. Needs the setting ``index_tags``.
@@ -175,13 +179,14 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         return await in_thread(self.query, topic, key, count_max, tags=tags, begin=begin, end=end)
 
     def records(self, commit_log_offset: int = 0, *, follow: bool = False) -> Iterator[Record]:
-        """Yield the records of the log itself, in order, from the first one at or after *commit_log_offset*.
+        """Yield all records of the log, in its order, from the first one at or after *commit_log_offset*.
+
+        No dispatcher is needed. Begin anywhere: offset 0 means the first record that retention has left.
 
         Args:
-            follow: continue with later records until the store is closed here, or its writer has closed it or was
-                killed. In the process that puts, a put wakes the follower. In another process, a dispatcher wakes it
-                with each batch that it takes in; while none runs, it looks ten times a second at the end of the log in
-                the writer's memory.
+            follow: wait for later records and continue with them, until the store is closed or its writer has ended.
+                A put wakes the follower. In another process a dispatcher does; while none runs, the follower looks for
+                records ten times a second.
 
         Raises:
             DamagedStore: the bytes at the next offset are not a record.
@@ -198,7 +203,7 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         return self._engine.arecords(commit_log_offset, follow)
 
     def topics(self) -> dict[str, list[int]]:
-        """Return the queue ids of every topic that has a consume queue."""
+        """Return the queue ids of every topic that has a consume queue, ascending."""
         self._engine.require_open()
         with tell_read_error("the queues cannot be listed"):
             return self._engine.reader.topics()
@@ -208,7 +213,7 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         return await in_thread(self.topics)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the queue ids of one topic that messages were put to, ascending."""
+        """Return the ids of the queues of *topic* that messages were put to, ascending; empty if there is none."""
         self._engine.require_open()
         require_text("topic", topic)
         with tell_read_error(f"the queues cannot be listed: topic={topic}"):
@@ -219,7 +224,10 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         return await in_thread(self.queue_ids, topic)
 
     def queue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
-        """Return the queue offset of the first message that can be read, and the one after the last."""
+        """Return the queue offset of the first message that can be read, and the one after the last.
+
+        Both are 0 if there is no such queue. `get` takes the first one to read the whole queue.
+        """
         engine = self._engine
         engine.require_open()
         require_text("topic", topic)
@@ -232,7 +240,7 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
         return await in_thread(self.queue_range, topic, queue_id)
 
     def status(self) -> GroupStatus:
-        """Return the store, its writer, a row per dispatcher, and what was put and consumed; None is "not known".
+        """Return the state of store, writer and dispatchers, and how much was put and consumed; None: not known.
 
         Raises:
             StoreError: a file with a part of it cannot be read.

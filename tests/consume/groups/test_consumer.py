@@ -347,6 +347,18 @@ def test_messages_are_spread_over_the_queues_that_a_topic_is_described_with(stor
     assert [store.put(reput.Message("orders", b"")).queue_id for _ in range(2)] == [0, 0]
 
 
+def test_a_get_by_tags_returns_no_other_tag_of_the_same_hash(store):
+    """The queue has only hashes: those of "AaAa" and "BBBB" are equal."""
+    for tags in ("BBBB", "AaAa"):
+        put(store, tags, tags=tags)
+    store.wait_for("consume_queue", store.appended, 60)
+    found = store.get("orders", tags="AaAa")
+    assert [record.body for record in found] == [b"AaAa"]
+    assert (found.status.name, found.next_queue_offset) == ("FOUND", 2)
+    nothing = store.get("orders", count_max=1, tags="AaAa")
+    assert (len(nothing), nothing.status.name, nothing.next_queue_offset) == (0, "NO_MATCHED_MESSAGE", 1)
+
+
 def test_an_expression_is_not_taken_for_a_tag(store):
     """It would never match; it must be compiled, or explicitly parsed as tags."""
     with pytest.raises(FilterSyntaxError, match=r"reput\.filter\.parse.* filter='price > 5'"):

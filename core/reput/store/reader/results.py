@@ -11,6 +11,7 @@ from typing import overload
 
 import msgspec
 
+from reput.filter import TagFilter
 from reput.kernel import ReadRecords
 from reput.settings import Settings
 from reput.store.queue.consume_queue import Unit
@@ -29,6 +30,7 @@ __all__ = [
     "TransferLimits",
     "empty_status",
     "records_at",
+    "with_exact_tags",
 ]
 
 # A queue offset, and its unit.
@@ -36,7 +38,18 @@ Place = tuple[int, Unit]
 
 
 class GetMessageStatus(enum.Enum):
-    """The outcome of a get, in RocketMQ's words."""
+    """The outcome of a get, in RocketMQ's words.
+
+    Attributes:
+        FOUND: there are messages.
+        NO_MATCHED_MESSAGE: none of the messages that were looked at has such a tag; continue behind them.
+        MESSAGE_WAS_REMOVING: retention has just removed the messages.
+        OFFSET_FOUND_NULL: a file of the queue is missing there.
+        OFFSET_OVERFLOW_BADLY: the offset lies beyond the queue's end.
+        OFFSET_OVERFLOW_ONE: the offset is the queue's end; the next message gets it.
+        OFFSET_TOO_SMALL: the offset lies before the queue's first message.
+        NO_MESSAGE_IN_QUEUE: the queue has no message, or does not exist.
+    """
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -175,7 +188,7 @@ class GetMessageResult(msgspec.Struct, frozen=True):
 
     Attributes:
         next_queue_offset: where to continue.
-        queue_offset_min, queue_offset_max: the queue's first unit, and the one behind its last.
+        queue_offset_min, queue_offset_max: queue offset of the first message, and the one after the last.
     """
 
     status: GetMessageStatus
@@ -198,6 +211,16 @@ class GetMessageResult(msgspec.Struct, frozen=True):
 
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         return self.records[index]
+
+
+def with_exact_tags(found: GetMessageResult, wanted: TagFilter) -> GetMessageResult:
+    """Return *found* without the records whose tag only has the same hash as a wanted one."""
+    records = found.records
+    kept = [data for record, data in zip(records, records.data, strict=True) if wanted.matches_tag(record.tags)]
+    if len(kept) == len(records):
+        return found
+    status = GetMessageStatus.FOUND if kept else GetMessageStatus.NO_MATCHED_MESSAGE
+    return msgspec.structs.replace(found, status=status, records=Records(kept))
 
 
 class QueryMessageResult(msgspec.Struct, frozen=True):
