@@ -99,14 +99,17 @@ def test_a_close_takes_no_longer_than_it_is_given(tmp_path, monkeypatch):
     assert given == [2.5, 7.0]
 
 
-@pytest.mark.parametrize("method", ["flush", "clean", "topics", "pids"])
-def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("flush", ()), ("clean", ()), ("topics", ()), ("pids", ()), ("next_queue_offset", ("orders",))],
+)
+def test_what_a_closed_store_is_asked_for_is_refused_at_once(tmp_path, method, arguments):
     """A forked child of the writer would wait for a flusher that it does not have."""
     store = open_tiny(tmp_path / "store", mode="inline", dispatchers=[])
     store.put(message(0))
     store.close()
     with pytest.raises(StoreClosed):
-        getattr(store, method)()
+        getattr(store, method)(*arguments)
 
 
 # The child only tries to put, and ends.

@@ -40,8 +40,10 @@ __all__ = ["Store"]
 class Store(OpenedStore[StoreEngine], RunsWorkers):
     """A store that this process writes. Any number of threads and tasks may use it. Open it with `reput.open`.
 
-    Close it with `close`, or use ``with``. At the end of a program that closes nothing, the store is closed with a
-    ResourceWarning. A program that is killed loses nothing that a put has promised: the next opening recovers.
+    Close it with `close`, or use ``with``; otherwise the end of the program closes it, with a ResourceWarning. If the
+    program is killed, the next opening recovers what `put` promises. After `close`, every method raises `StoreClosed`.
+
+    A method that may wait has a coroutine twin with the prefix ``a``. In a task, await the twin: `aput` for `put`.
     """
 
     def __init__(self, engine: StoreEngine) -> None:
@@ -53,14 +55,19 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
     # Writing.
 
     def put(self, message: Message) -> PutMessageResult:
-        """Store one message and return its position. With SYNC_FLUSH this returns once the message is on disk.
+        """Store one message and return its position.
+
+        By default, this does not wait for the disk. The message survives a kill of the program at once, and a power cut
+        as soon as the log is forced: about every 10 s, or by `flush`. With ``flush_disk_type="SYNC_FLUSH"`` this
+        returns once the message is on disk, or after ``sync_flush_timeout`` with the status FLUSH_DISK_TIMEOUT. With
+        ``transient_store_pool_enable`` a kill of the program may lose the messages of the last fraction of a second.
 
         Raises:
             MessageIllegal: the message violates a limit of RocketMQ.
             StoreFull: the disk has no space.
-            StoreBusy: the disk is so slow that an earlier put is stuck.
-            StoreReadOnly: the disk refused to force the log, now or before. If now, the message was stored; with
-                every other error it was not.
+            StoreBusy: the disk is so slow that an earlier put is stuck, or no buffer of the transient pool is free.
+            StoreReadOnly: the disk refused to force the log, now or before. This message may be stored; with every
+                other error it is not.
             StoreClosed: the store was closed, or this is a forked child of its writer.
         """
         try:
@@ -88,10 +95,10 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return await self._engine.grouped_puts().put(message, prepared)
 
     def put_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """Store *messages* one after the other, without another message between them, and return a result for each.
+        """Store *messages* in their order, without another message between them; return a result for each, in order.
 
         All messages are checked before the first is stored. If the disk refuses midway, the error's ``stored_count``
-        says how many were stored. The errors are those of `put`.
+        says how many were stored. Errors and durability are those of `put`.
         """
         if not isinstance(messages, Iterable):
             raise MessageIllegal(
@@ -112,7 +119,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         """Force all messages put so far to disk, and return the commit-log offset up to which the log is durable.
 
         Raises:
-            StoreError: the disk refused.
+            StoreError: the disk refused, or did not answer within 60 s.
         """
         self._engine.require_open()
         return self._writer.flush()
@@ -129,7 +136,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
 
     @property
     def appended(self) -> int:
-        """The commit-log offset up to which messages were put."""
+        """The commit-log offset at which the log ends: that of the next message."""
         return self._writer.appended
 
     @property
@@ -139,11 +146,13 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
 
     @property
     def commit_log_offset_min(self) -> int:
-        """The commit-log offset of the first byte that retention has left."""
+        """The commit-log offset at which the log begins. Retention has removed what was before it."""
         return self._writer.commit_log_offset_min
 
     def wait_durable(self, commit_log_offset: int) -> None:
-        """Force the log, and wait until it is on disk up to *commit_log_offset*.
+        """Force the log, and wait until it is on disk up to *commit_log_offset*, without a time limit.
+
+        An offset beyond the log's end waits for later puts, too.
 
         Raises:
             StoreError: the disk refused, or the store was closed first.
@@ -165,14 +174,15 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
             raise self._writer.appender.refusal()
 
     def delete_topic(self, topic: str, timeout: float | None = 5.0) -> int:
-        """Delete *topic* and return the commit-log offset of the deletion.
+        """Delete *topic* durably, and return the commit-log offset at which the log ended then.
 
         Its consume queues, its entry in ``topics.json`` and the groups' committed offsets for it are removed.
         Its records stay in the log until retention removes them, and until then are found by key. Messages put to it
         from now on belong to a new topic, whose queue offsets start at 0. No rebuild of a view brings the old one back.
 
         Args:
-            timeout: seconds to wait for the removal of the queues; it happens later if their dispatcher does not run.
+            timeout: seconds to wait until the queues are removed; None: no limit. Afterwards this returns all the same,
+                and the dispatcher ``consume_queue`` removes them when it runs.
 
         Raises:
             ConfigError: the topic is one of RocketMQ's own.
@@ -189,10 +199,15 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return await in_thread(self.delete_topic, topic, timeout)
 
     def clean(self) -> list[SegmentFate]:
-        """Remove the segments that retention would remove, without waiting for the hour of ``delete_when``.
+        """Remove the segments that retention would remove at the next hour of ``delete_when``.
+
+        A thread of the store removes them one after the other; this does not wait for it.
 
         Returns:
-            For each segment of the log, whether it goes, and why. Segments are removed one after the other.
+            For each segment of the log, oldest first, whether it goes, and why.
+
+        Raises:
+            StoreError: that thread has died.
         """
         self._engine.require_open()
         return self._writer.retention.clean()
@@ -221,8 +236,9 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
             timeout: seconds; None: without limit.
 
         Raises:
-            WaitTimeout: it is not within *timeout* seconds.
-            DispatcherError: the dispatcher is not enabled, or it has stopped and will not start by itself.
+            WaitTimeout: it was not readable in time.
+            DispatcherError: the dispatcher is not enabled, or has stopped and will not start by itself; or the store is
+                being closed.
         """
         self._engine.require_open()
         require_wait(dispatcher, commit_log_offset, timeout)
@@ -239,6 +255,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         Readers use the old views until then, and puts go on. A view that is built from one of *views* is rebuilt, too.
 
         Args:
+            views: names of their dispatchers.
             force: also rebuild a view that lies outside the store, such as a server that would get the whole log again.
 
         Raises:
@@ -278,11 +295,11 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
             filter: tags like ``a || b``, or an SQL92 expression from `reput.filter.parse`; None: all messages.
             begin: where the group starts in queues that it never consumed: "earliest", "latest", or a store time in ms
                 since 1970.
-            in_flight_max: how many messages the consumer may hold that it has not acknowledged.
+            in_flight_max: how many unacknowledged messages the consumer may hold.
             broadcast: the consumer gets every message, like every other consumer of the group
                 (RocketMQ's MessageModel.BROADCASTING). Messages that fail are dropped, not sent back.
-            offset_store: the file that keeps the place of a broadcasting consumer. Without one the consumer keeps its
-                place in memory, and starts from the beginning each time.
+            offset_store: the file in which a broadcasting consumer keeps its offsets. Without a file it keeps them in
+                memory, and each new consumer starts from *begin*.
 
         Raises:
             RequestRefused: the group's name is illegal, or the group may not consume, or may not broadcast.
@@ -359,7 +376,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
 
     @property
     def administration(self) -> Administration:
-        """Topics and consumer groups: their state, their progress, and changes. The first use reads their files.
+        """Shows and changes topics and consumer groups. The first use reads their files.
 
         Raises:
             DamagedStore: a configuration file cannot be read, nor its backup.
@@ -368,24 +385,24 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return self._engine.services.administration
 
     async def atransactions(self) -> TransactionService:
-        """As `transactions`, for a task: its first use reads the open transactions."""
+        """Like `transactions`, for a task."""
         return await in_thread(lambda: self.transactions)
 
     async def aadministration(self) -> Administration:
-        """As `administration`, for a task: its first use reads files."""
+        """Like `administration`, for a task."""
         return await in_thread(lambda: self.administration)
 
     def delays(self) -> list[DelayLevelRow]:
-        """Return the waiting messages of each delay level that ever had one.
+        """Return a row for each delay level that ever had a message, with the number of messages that wait.
 
-        Only the dispatcher ``consume_queue`` delivers delayed messages; without it the list is empty.
+        Without the dispatcher ``consume_queue`` no delayed message is delivered, and the list is empty.
         """
         self._engine.require_open()
         schedule = self._engine.schedule
         return [] if schedule is None else schedule.status()
 
     def statistics(self) -> StoreStatistics:
-        """Return the messages put and consumed since the store was opened; None is "not known".
+        """Return how much was put and consumed since the store was opened; None: not known.
 
         Raises:
             StoreError: the system refuses a file.
@@ -394,7 +411,8 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         return self._engine.statistics()
 
     def next_queue_offset(self, topic: str, queue_id: int = 0) -> int:
-        """Return the queue offset that the next message put to a queue gets."""
+        """Return the queue offset of the next message that is put to a queue; 0 if the queue does not exist."""
+        self._engine.require_open()
         require_text("topic", topic)
         require_whole("queue_id", queue_id)
         return self._engine.next_queue_offset(topic, queue_id)
@@ -409,8 +427,8 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         Args:
             timeout: seconds that the dispatchers may take to catch up; `math.inf`: as long as they need; None: the
                 setting ``dispatcher_drain_time_max``. A warning every five seconds names the dispatchers that are
-                behind. Records that they have not taken in by then follow after the next opening: nothing is lost, but
-                RocketMQ recovers such a store as after a crash.
+                behind. After the timeout nothing is lost: they continue after the next opening. RocketMQ recovers such
+                a store as after a crash.
 
         Raises:
             ConfigError: *timeout* is not a number of seconds.
