@@ -1,4 +1,4 @@
-"""reput: a durable message log in RocketMQ's store format, every view of which is a plugin in a process of its own.
+"""reput: a durable message log in RocketMQ's store format. A plugin builds each view of it, in a process of its own.
 
     with reput.open("store") as store:
         result = store.put(reput.Message("orders", b"...", tags="paid", keys=["order-17"]))

@@ -49,7 +49,7 @@ class ConfigError(ReputError, ValueError):
 
 
 class StoreError(ReputError):
-    """A store cannot be used in this way. The first `stored_count` messages of a batch were stored."""
+    """A store cannot do what was asked. The first `stored_count` messages of a batch were stored."""
 
     advice = "See `reput check STORE`."
 
@@ -69,13 +69,13 @@ class StoreLocked(StoreError):
 
 
 class StoreClosed(StoreError):
-    """This program closed the store, or this process is a forked child of the one that opened it."""
+    """The store, client or consumer is closed, or this process is a forked child of the one that opened it."""
 
     advice = "Open the store again."
 
 
 class StoreReadOnly(StoreError):
-    """The store is read-only: it was opened that way, or a force failed. `reput status` says why."""
+    """The store takes no messages: a force failed, it follows a master, or this user may not write it."""
 
     advice = "See `reput status STORE` for the reason."
 
@@ -144,7 +144,7 @@ class RingError(ReputError):
 
 
 class RingClosed(RingError):
-    """The ring was closed by us."""
+    """This process has closed the ring."""
 
 
 class RingLapped(RingError):

@@ -110,5 +110,5 @@ class Record(UndecodedRecord):
 
     @property
     def uniq_key(self) -> str | None:
-        """The message id that the client generated."""
+        """The message id that the client generated, None without one."""
         return self.properties.get("UNIQ_KEY")

@@ -92,7 +92,7 @@ class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
     """One connection of a consumer to a broker.
 
     Attributes:
-        version: of the client, as RocketMQ numbers its versions.
+        version: version of the client, in RocketMQ's numbering.
     """
 
     client_addr: str
@@ -200,7 +200,7 @@ class ClusterAdministration:
         return rows
 
     def replication(self) -> list[BrokerReplication]:
-        """Return the followers of each master; RocketMQ tells since version 5.
+        """Return the followers of each master. RocketMQ reports them from version 5 on.
 
         Raises:
             BrokerError: no name server can be reached.
@@ -490,7 +490,9 @@ class ClusterAdministration:
     def reset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None
     ) -> list[GroupProgress]:
-        """Move a group to another place in a topic; running consumers continue from there. Return a row per queue.
+        """Move a group in a topic: "earliest", "latest", or a store time in ms since 1970. Return a row per queue.
+
+        Running consumers continue from there.
 
         Raises:
             RequestRefused: the group or topic is unknown; or *queue_id* is given while consumers run.
@@ -535,7 +537,7 @@ class ClusterAdministration:
         """Return the dead letters of a group, to read them and to put them back.
 
         Raises:
-            ConfigError: *group* is no text.
+            ConfigError: *group* is not a text.
         """
         marks = ClusterMarks(self._thread, self._session)
         return GroupDeadLetters(self._messages, marks, group, keeps_birth=False)

@@ -357,13 +357,13 @@ class RemoteConsumer(ClosingBlock):
         await self._in_loop(self._session.commit())
 
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
-        """Move this consumer's queues to the first message, past the last, or to a store time in ms since 1970.
+        """Move this consumer's queues: "earliest", "latest" (past the last message), or a store time in ms since 1970.
 
         Messages in flight are forgotten, and delivered again if they are at or after that place. Queues of the group's
         other consumers are not moved; `reput group reset` moves the whole group.
 
         Args:
-            topic: move only this topic; None: all topics that the consumer has subscribed to, except the retry topic.
+            topic: move only in this topic; None: in all that the consumer has subscribed to, except the retry topic.
 
         Raises:
             ConfigError: *to* is not such a place, or the consumer has not subscribed to *topic*.
@@ -404,7 +404,7 @@ class RemoteConsumer(ClosingBlock):
     # Life.
 
     def close(self) -> None:
-        """Leave the group. Acknowledged messages are committed; all others are delivered again."""
+        """Leave the group. A queue is committed up to its first unacknowledged message, which is delivered again."""
         if not self._closed:
             self._run(self.aclose())
 

@@ -61,14 +61,17 @@ def open(
 ) -> Store | ReadOnlyStore:
     """Open the store in directory *path*. If the directory is absent or empty, a new store is made in it.
 
+    This waits for the recovery of the log, but not until the dispatchers have caught up.
+
     Args:
         dispatchers: names of the dispatchers to run; None: as configured, by default ``consume_queue`` and ``index``.
-        mode: "processes": each dispatcher runs in a process of its own; "inline": all run on one thread of this one.
+        mode: "processes": each dispatcher runs in a process of its own; "inline": all run on one thread of this
+            process, for tests and debuggers.
         read_only: only read the store, beside a running writer or without one. Not a byte of it changes.
         config: a TOML file, or a broker's own ``.properties`` file.
         hooks: modules or objects with ``reput_before_put`` or ``reput_after_put``; every put calls them.
-        change_settings: names of settings that are recorded with the store and that shall change. From the next put on
-            the values given here hold. Without its name here, a value other than the recorded one is refused.
+        change_settings: names of recorded settings to change. Their new values, given as *keywords*, hold from the next
+            put on. A value other than the recorded one is refused for a setting that is not named here.
         lock_timeout: seconds to wait while another process writes the store, for a deployment that starts the new
             process before the old one has ended; None: without limit.
         settings: a `reput.Settings`. Fields that differ from their defaults count as given, and win over *config*.
@@ -76,10 +79,12 @@ def open(
 
     Raises:
         ConfigError: a setting, a dispatcher or one of its options is wrong, or a setting differs from the recorded one.
-        NotAStore: the directory holds something else; with *read_only*, or nothing.
+        NotAStore: the directory holds something else; with *read_only*, also if it is absent or empty.
         StoreLocked: another process writes the store, and still did after *lock_timeout*.
+        StoreReadOnly: this user may not write there, or the store follows a master.
         StoreFull: the disk has no space for the store's own files.
         DamagedStore: the log is damaged, and the damage was not accepted yet: see `reput repair`.
+        DispatcherError: the processes of the dispatchers cannot be started.
         StoreError: the system refuses something else: a file cannot be read, or descriptors, threads or memory are
             short.
     """

@@ -46,16 +46,16 @@ class FollowingStore(Store):
 
     @property
     def following(self) -> FollowStatus:
-        """What the copying does, how far it is, and why it waits or has stopped."""
+        """Whether the store copies, how far it is, and why it waits or has stopped."""
         return self._follower.status()
 
     def wait_copied(self, commit_log_offset: int, timeout: float | None = None) -> None:
         """Wait until the master's log is copied up to *commit_log_offset*, and on disk.
 
         Raises:
-            WaitTimeout: it is not within *timeout* seconds.
-            FollowError: the store follows no more.
-            StoreClosed: it is closed.
+            WaitTimeout: it was not copied within *timeout* seconds.
+            FollowError: the store has stopped following.
+            StoreClosed: the store is closed.
         """
         require_whole("commit_log_offset", commit_log_offset)
         require_seconds("timeout", timeout)
@@ -86,16 +86,19 @@ def follow(
     secret_key: str | None = None,
     **keywords: Unpack[SettingKeywords],
 ) -> FollowingStore:
-    """Copy the log of a running master, RocketMQ's or reput's, into the directory *path*, and keep copying.
+    """Return a store in directory *path* that copies the log of a running master, RocketMQ's or reput's.
+
+    A thread copies until the store is closed; `FollowingStore.following` says how far it is.
 
     The parameters that are not listed are those of `reput.open`; *tls*, *access_key* and *secret_key* are those of
     `reput.connect`.
 
     Args:
         master: ``host:port`` of its HA port (RocketMQ: the port of clients + 1); with *name_server*, a broker's name.
+        name_server: ``host:port`` of a name server that knows the broker.
         broker: ``host:port`` where it answers requests, if that is not one port below the HA port.
-        begin: for a new store: "earliest", "latest" (the master's last segment), or a commit-log offset, whose segment
-            is copied from its begin on.
+        begin: for a new store: "earliest", "latest" (the master's last segment), or a commit-log offset, with
+            whose segment the copy begins.
         discard: move records that the master lacks to ``reput/cut/`` in the store, and follow from there.
 
     Raises:

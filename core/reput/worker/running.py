@@ -48,9 +48,9 @@ class RunsWorkers(ABC):
     ) -> WorkerStatistics:
         """Consume *topics* with *handler* until SIGTERM or Ctrl-C, let the running handlers end, and return counts.
 
-        A message is acknowledged when its handler returns. If the handler raises, the message comes again; after too
-        many times it goes to the dead letters, ``%DLQ%group``. Signals are handled in the main thread only; elsewhere
-        stop a `worker`.
+        A message is acknowledged when its handler returns. If the handler raises, the message comes again; after
+        *max_reconsume_times* it goes to the dead letters, the topic ``%DLQ%group``. Signals are handled in the main
+        thread only; in another thread, use a `worker` and stop it.
 
         Args:
             handler: a function, which runs in threads, or a coroutine function, which runs in tasks. It gets the
@@ -66,15 +66,17 @@ class RunsWorkers(ABC):
                 the queues at their brokers.
             time_limit: seconds for one run of the handler; None: no limit. A coroutine is cancelled, and has failed. A
                 function cannot be ended: its message goes back, and its thread is free when it returns. With
-                order="queue" a function is only reported.
+                order="queue" a slow function is only reported.
             max_reconsume_times: how often a message comes again before it is a dead letter; None: as the group's
                 configuration says (16), with order="queue" without limit.
+            suspend_time: seconds before a failed message is tried again, with order="queue".
             drain_time: seconds that running handlers get to end; None: as long as they need.
 
         Raises:
             ConfigError: *handler* or an option is wrong; see also `consumer`.
+            RequestRefused: the group or a topic may not be read.
             StoreError: the store cannot be read, or another thread closed it.
-            BrokerError: no broker could be reached to begin with.
+            BrokerError: no broker could be reached at the start.
         """
         return self.worker(
             handler,
@@ -105,7 +107,7 @@ class RunsWorkers(ABC):
         suspend_time: float = 1.0,
         drain_time: float | None = None,
     ) -> WorkerStatistics:
-        """Like `run`, for a task, until it is cancelled. It handles no signals."""
+        """Like `run`, for a task: it ends when the task is cancelled, and handles no signals."""
         return await self.worker(
             handler,
             topics,
@@ -135,7 +137,7 @@ class RunsWorkers(ABC):
         suspend_time: float = 1.0,
         drain_time: float | None = None,
     ) -> Worker:
-        """Return a worker that does what `run` does when its own `run` or `arun` is called, and that can be stopped."""
+        """Return a worker, to start with its `run` or `arun` and to end with its `stop`. The arguments are `run`'s."""
         from reput.worker.worker import Worker
 
         def open_consumer(in_flight_max: int, queue_in_flight_max: int) -> WorkerConsumer:

@@ -100,7 +100,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """Consumes with *handler* until it is stopped. Make it with `Store.worker`; it runs once.
+    """Consumes with *handler* until it is stopped. It runs once. Make it with `Store.worker` or `Client.worker`.
 
     Args:
         open_consumer: returns the consumer, which the worker closes; called in a thread with the numbers of messages
@@ -170,9 +170,10 @@ class Worker:
         return WorkerStatistics(**self.counts)
 
     def stop(self) -> None:
-        """Receive no more messages, let the running handlers end, and let `run` return. Any thread; never waits.
+        """Tell the worker to end: it receives no more messages, and `run` returns when the running handlers have ended.
 
-        Messages that were received and not begun are given again.
+        This returns at once; any thread, task or signal handler may call. Messages that were received but not yet
+        handled are delivered again.
         """
         # No lock: a signal handler calls this in the middle of anything. `arun` sets the loop, then looks whether it is
         # stopped already.
@@ -186,8 +187,8 @@ class Worker:
     def run(self, *, signals: Collection[int] = (signal.SIGTERM, signal.SIGINT)) -> WorkerStatistics:
         """Consume until `stop` is called or one of *signals* comes, and return the statistics.
 
-        Signals are handled in the main thread only; the handlers that were there before come back at the end. After the
-        first signal, Ctrl-C raises KeyboardInterrupt again, for a handler that does not end.
+        Signals are handled in the main thread only; the former signal handlers are restored at the end. After the first
+        signal, Ctrl-C raises KeyboardInterrupt, in case a handler does not end.
 
         Raises:
             ConfigError: the worker has run before; or the handler returned a coroutine or generator that nothing runs;
@@ -244,7 +245,10 @@ class Worker:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     async def arun(self) -> WorkerStatistics:
-        """As `run`, for a task. It handles no signals. What a cancelled worker holds is given to the group again."""
+        """Like `run`, for a task. It handles no signals.
+
+        If the task is cancelled, so are the handler's coroutines, and the group gets unfinished messages again.
+        """
         if self.has_run:
             raise ConfigError("a worker runs once", "Make another one with `Store.worker`.")
         self.has_run = True

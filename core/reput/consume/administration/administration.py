@@ -46,7 +46,9 @@ class QueueStats(msgspec.Struct, frozen=True):
 class Administration:
     """Shows and changes topics and groups of one store. Get it from `Store.administration`. Any thread may call.
 
-    A method that may wait has a twin for tasks with the prefix ``a``: `topic_stats` and `atopic_stats`.
+    A topic or group is *described* if ``config/topics.json`` or ``config/subscriptionGroup.json`` in the store has it.
+
+    A method that may wait has a coroutine twin with the prefix ``a``: `topic_stats` and `atopic_stats`.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Administration:
         return await in_thread(self.topic_names)
 
     def topic_configs(self) -> list[TopicConfig]:
-        """Return the topics that are described or have messages, sorted by name, as they are described."""
+        """Return the descriptions of all topics, sorted by name; of others that have messages, with their queues."""
         found = [self._topics.find(name) for name in self.topic_names()]
         return [config for config in found if config is not None]
 
@@ -97,7 +99,7 @@ class Administration:
         return await in_thread(self.topic_configs)
 
     def topic_config(self, topic: str) -> TopicConfig | None:
-        """Return how a topic is described; None: there is no such topic."""
+        """Return the description of a topic; None: there is no such topic."""
         require_text("topic", topic)
         return self._topics.find(topic)
 
@@ -128,7 +130,7 @@ class Administration:
         await in_thread(self.create_topic, topic, queue_nums)
 
     def topic_stats(self, topic: str) -> list[QueueStats]:
-        """Return a row per queue of a topic.
+        """Return a row per queue of a topic, by queue id.
 
         Raises:
             RequestRefused: TOPIC_NOT_EXIST.
@@ -192,7 +194,7 @@ class Administration:
         return await in_thread(self.group_names)
 
     def group_config(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return how a group is described; None: it is not."""
+        """Return the description of a group; None: it is not described."""
         require_text("group", group)
         return self._managers.groups.entries.get(group)
 
@@ -249,18 +251,20 @@ class Administration:
     def reset_offsets(
         self, group: str, topic: str, to: Beginning, *, queue_id: int | None = None, back_only: bool = False
     ) -> list[GroupProgress]:
-        """Move a group to another place in a topic, durably: its beginning, its end, or a store time in ms.
+        """Move a group in a topic, durably: "earliest", "latest", or a store time in ms since 1970.
+
+        Running consumers continue from there.
 
         Args:
-            queue_id: this queue alone; None: all.
-            back_only: leave the group where it is in queues in which it would move forward.
+            queue_id: move only in this queue; None: in all.
+            back_only: do not move the group forward in any queue.
 
         Returns:
             A row per queue, after the reset.
 
         Raises:
             RequestRefused: group, topic or queue is unknown.
-            ConfigError: *to* is no such place, or *queue_id* no number.
+            ConfigError: *to* is not such a place, or *queue_id* not a number.
         """
         check_beginning("to", to)
         if queue_id is not None:
@@ -292,7 +296,7 @@ class Administration:
         return self._queues.progress(group, {topic: {queue_id: queue_offset}})[0]
 
     def set_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> GroupProgress:
-        """Move a group to a queue offset, durably; return its progress there.
+        """Move a group to a queue offset, durably. Running consumers continue there. Return the group's progress.
 
         Raises:
             RequestRefused: group, topic or queue is unknown, or the queue does not have that offset.
@@ -330,7 +334,7 @@ class Administration:
         """Return the dead letters of a group, to read them and to put them back.
 
         Raises:
-            ConfigError: *group* is no text.
+            ConfigError: *group* is not a text.
         """
         return GroupDeadLetters(
             StoredMessages(self._queues, self._put), StoredMarks(self._managers.offsets), group, keeps_birth=True

@@ -73,10 +73,10 @@ Waiting: TypeAlias = tuple[int, int, Unit]
 
 
 class DelayLevelRow(msgspec.Struct, frozen=True):
-    """The waiting messages of one level.
+    """The waiting messages of one delay level.
 
     Attributes:
-        next_queue_offset: of the message that is delivered next.
+        next_queue_offset: queue offset of the message that is delivered next.
         waiting: number of waiting messages.
         deliver_timestamp: when the next one is due, ms since 1970; None: none waits, or its queue is not read yet.
     """

@@ -104,6 +104,7 @@ class TransactionService:
 
         Raises:
             RequestRefused: the transaction is settled already, or was never begun.
+            StoreReadOnly: the disk refused to force the log; the next opening shows whether it is settled.
             StoreError: it could not be stored; the transaction is still open.
         """
         require_half(half)

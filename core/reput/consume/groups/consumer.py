@@ -42,14 +42,17 @@ class Consumer(ClosingBlock):
     The consumers of a group share the queues of each topic. A queue goes to another consumer only when none of its
     messages is in flight, so its messages keep their order.
 
-    Delivery is at least once. A message that is in flight when its consumer closes, or when the program ends, is given
-    again: to another consumer of the group, or after the next start. A consumer that the program no longer refers to
-    counts as closed: Python warns with a ResourceWarning, and the others get its queues at the next
-    ``flush_consumer_offset_interval``.
+    A message is *in flight* from its `receive` to its `ack` or `nack`. Delivery is at least once: a message that is in
+    flight when its consumer closes or the program ends is delivered again, to another consumer of the group or after
+    the next start. Acknowledged messages may be delivered again as well: those after it in its queue, and after a kill
+    those since the last `commit`.
 
     A broadcasting consumer receives every message and shares with no other. Nothing is sent back for it.
 
-    A method that may wait has a twin for tasks with the prefix ``a``: `receive` and `areceive`, `close` and `aclose`.
+    A consumer that the program no longer refers to is closed within ``flush_consumer_offset_interval``, with a
+    ResourceWarning.
+
+    A method that may wait has a coroutine twin with the prefix ``a``: `receive` and `areceive`, `close` and `aclose`.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Consumer(ClosingBlock):
 
     @property
     def in_flight_max(self) -> int:
-        """The limit of messages in flight; at the limit, the consumer gives no more until one is acknowledged."""
+        """The limit of messages in flight; at the limit, `receive` waits until one is acknowledged."""
         return self._member.in_flight_max
 
     @property
@@ -98,14 +101,14 @@ class Consumer(ClosingBlock):
     # Receiving.
 
     def receive(self, timeout: float | None = None) -> Record | None:
-        """Return the next message; None if none came within *timeout* seconds.
+        """Return the next message; None if none came within *timeout* seconds. Without a timeout this waits for one.
 
         Raises:
-            StoreClosed: the consumer or the store is closed, also while this waits; or this is a forked child of the
+            StoreClosed: the consumer or the store is closed, also during the wait; or this is a forked child of the
                 store's process.
             RequestRefused: the group or a topic may not be read.
             DamagedStore: a record contradicts the queue.
-            StoreError: a thread that announces messages has died.
+            StoreError: a file cannot be read, or a thread of the store that announces messages has died.
         """
         # Most are a float. A call to check that would cost as much as a fifth of the rest.
         if timeout is not None and (timeout.__class__ is not float or timeout != timeout):
@@ -212,9 +215,9 @@ class Consumer(ClosingBlock):
     # Done, or not.
 
     def ack(self, record: Record) -> None:
-        """Acknowledge a message: it is done. A queue's committed offset is its first message that is not done.
+        """Acknowledge a message: it is done. A queue's committed offset is that of its first message that is not done.
 
-        This changes memory only, so tasks call it, too.
+        This changes memory only and never waits, so tasks call it, too.
 
         Raises:
             RequestRefused: the message is not in flight here: it was acknowledged before, or `rewind`, `seek` or
@@ -237,14 +240,15 @@ class Consumer(ClosingBlock):
     def nack(
         self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None
     ) -> PutMessageResult | None:
-        """Send a message back: the group gets it again later, and goes on without it now.
+        """Send a message back: the group continues without it now, and gets it again later.
 
         Args:
-            delay_level: by RocketMQ's table; 0: longer each time, from 10 s on; below 0: a dead letter at once.
+            delay_level: a level of ``message_delay_level``; 0: a longer delay each time, from 10 s on; negative: the
+                message becomes a dead letter at once.
             max_reconsume_times: number of retries before it is a dead letter; None: as the group's configuration says.
 
         Returns:
-            Where the copy is stored; None: the group has no retries or broadcasts, so the message is done.
+            Where the copy is stored; None: the group has no retries, or broadcasts, so the message is done.
 
         Raises:
             RequestRefused: the message is not in flight here, or the group may not send back.
@@ -289,7 +293,7 @@ class Consumer(ClosingBlock):
 
         Raises:
             StoreClosed: the store was closed, which has committed everything; or this is a forked child of its process.
-            StoreError: the file could not be written, because the disk is full, for example, and is unchanged.
+            StoreError: the file could not be written, for example on a full disk. It is unchanged.
         """
         self._shared.services.require_open()
         self._shared.commit()
@@ -300,16 +304,16 @@ class Consumer(ClosingBlock):
         await in_thread(self.commit)
 
     def rewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
-        """Move the whole group to the first message, past the last, or to a store time in ms since 1970.
+        """Move the whole group: "earliest", "latest" (past the last message), or a store time in ms since 1970.
 
-        Messages in flight are forgotten, and given again if they lie at or after that place. A broadcasting consumer
-        moves alone, here and with `seek`.
+        Messages in flight are forgotten, and delivered again if they are at or after that place. A broadcasting
+        consumer moves alone, here and with `seek`.
 
         Args:
-            topic: this one alone; None: all that the consumer has subscribed to, except the retry topic.
+            topic: move only in this topic; None: in all that the consumer has subscribed to, except the retry topic.
 
         Raises:
-            ConfigError: *to* is no such place, or the consumer has not subscribed to *topic*.
+            ConfigError: *to* is not such a place, or the consumer has not subscribed to *topic*.
             StoreClosed: the consumer or the store is closed.
             DispatcherError: no dispatcher builds the queues, so the place cannot be found.
         """
@@ -357,7 +361,7 @@ class Consumer(ClosingBlock):
     # Life.
 
     def close(self) -> None:
-        """Leave the group. Acknowledged messages are committed; all others are delivered again.
+        """Leave the group. A queue is committed up to its first unacknowledged message, which is delivered again.
 
         Raises:
             StoreError: the offset file of a broadcasting consumer could not be written, and is unchanged.

@@ -40,14 +40,14 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         store_id: None if reput has never written the store.
-        started: when the owner opened the store, ms since 1970; None: no owner has it open.
+        started: when the store was opened, ms since 1970; None: no process has it open for writing.
         waiting_delays: delayed messages not yet due, by delay level; None: unknown.
         half_messages: half messages of open transactions; None: unknown.
-        statistics: the rest of `reput.StoreStatistics`; None: the owner was not asked.
+        statistics: the other fields of `reput.StoreStatistics`; None: the process that has it open was not asked.
         settings: those that decide what the store's bytes mean, by name; see `reput.store.state.recorded_settings`.
         damage: known damage in the log: damage that an operator has accepted, and damage that the writer's readers
             found and would find again.
-        lease: what this node of a lease is; None: it has none, or the owner was not asked.
+        lease: this node's role under a lease; None: it has none, or the process was not asked.
         kernel: version of the kernel that the writer puts through; None: it uses no kernel, or there is no writer.
     """
 

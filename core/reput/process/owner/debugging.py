@@ -54,19 +54,20 @@ def debug(
     config: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> DebuggedDispatcher:
-    """Return *dispatcher* of the store in *path*, ready to run on this thread.
+    """Return *dispatcher* of the store in *path*, ready to run on this thread, where a debugger can follow it.
 
     Args:
         empty: begin with an empty view, at the beginning of the log, instead of a copy of the store's view.
         target: directory in which the view is built and kept; None: a temporary directory, removed by `close`.
-        force: allow a dispatcher whose view lies elsewhere. It is told that this is a rehearsal, and may send records.
+        force: allow a dispatcher whose view lies outside the store. It is told that this is a rehearsal, but may send
+            records to that view.
         config: the configuration file, as in `reput.open`; it holds the dispatcher's options.
         settings: settings by name, as in `reput.open`.
 
     Raises:
         NotAStore: there is no store.
-        ConfigError: the dispatcher is not installed, an option is wrong, the view lies elsewhere, or *target* already
-            holds it.
+        ConfigError: the dispatcher is not installed, an option is wrong, the view lies outside the store, or *target*
+            already holds it.
         DispatcherError: its view is being written, so it cannot be copied.
     """
     directory = require_path("path", path)

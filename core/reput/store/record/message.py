@@ -38,15 +38,16 @@ class Message(msgspec.Struct, gc=False):
 
     Attributes:
         topic: letters, digits and ``% | _ -``, at most 127 bytes (``%RETRY%`` topics 255).
-        body: any bytes; it may be empty.
+        body: any bytes, at most ``max_message_size``; it may be empty.
         tags: one word that consumers filter by.
         keys: what the message can be queried by; a string counts as keys separated by spaces.
         properties: further names and values; they may not contain the separators 0x01 and 0x02. ``__CRC32#``, the
             checksum that records of RocketMQ 5 carry, is dropped.
         flag: 32 bits for the program's own use, as a signed number.
-        queue_id: the queue of the topic; None: the write queues of a topic that ``topics.json`` describes take turns,
-            and any other topic has queue 0 alone.
-        delay_level: 1 to 18 delays delivery by RocketMQ's table; 0 does not. The property ``DELAY`` does the same.
+        queue_id: the queue of the topic; None: the topic's write queues in turn, if ``topics.json`` describes it, else
+            queue 0.
+        delay_level: number of the delay in ``message_delay_level``, from 1 on; 0: no delay. The property ``DELAY`` does
+            the same.
         sharding_key: messages with the same key go to the same queue, which keeps their order; instead of *queue_id*.
             The queue is the one that RocketMQ's SelectMessageQueueByHash picks. The key itself is not stored.
     """
@@ -89,7 +90,14 @@ class MessageExtBrokerInner(Message, gc=False):
 
 
 class PutMessageStatus(enum.Enum):
-    """The outcome of a put, in RocketMQ's words. Every value means that the message is stored."""
+    """The outcome of a put, in RocketMQ's words. Every value means that the message is stored.
+
+    Attributes:
+        PUT_OK: stored as the settings demand.
+        FLUSH_DISK_TIMEOUT: not known to be on disk after ``sync_flush_timeout``.
+        FLUSH_SLAVE_TIMEOUT: not known to be on enough followers after ``slave_timeout``.
+        SLAVE_NOT_AVAILABLE: there are not enough followers.
+    """
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -101,8 +109,12 @@ class PutMessageResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message was stored.
 
     Attributes:
+        commit_log_offset: where the record begins, in bytes from the start of the log.
         next_commit_log_offset: where the record ends; a view whose progress has reached it contains the message.
+        record_size: bytes.
+        queue_offset: number of the message in its queue.
         store_timestamp: ms since 1970 UTC.
+        store_host: address and port of the store, packed.
     """
 
     status: PutMessageStatus

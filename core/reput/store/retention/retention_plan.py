@@ -68,7 +68,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class SegmentFate(msgspec.Struct, frozen=True):
-    """The fate of one segment.
+    """What retention does with one segment, and why.
 
     Attributes:
         goes: the segment may be removed now.

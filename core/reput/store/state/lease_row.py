@@ -8,10 +8,10 @@ __all__ = ["LeaseRow"]
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """One node.
+    """One node of a lease.
 
     Attributes:
-        name: of the lease.
+        name: name of the lease.
         member: which of the nodes this is.
         role: ``master`` or ``follower``.
         epoch: of the agreed master's history.
