@@ -144,7 +144,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         in_order: bool = False,
         allocation: Allocation = "averagely",
     ) -> RemoteConsumer:
-        """As `consumer`, for a task. The consumer belongs to the running loop; close it there."""
+        """Like `consumer`, for a task. The consumer belongs to the running loop; close it there."""
         return await self._joined(
             group, topics, filter, begin, in_flight_max, broadcast, offset_store, in_order, allocation
         )
@@ -244,7 +244,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         return self._transactions
 
     async def atransactions(self) -> Transactions:
-        """As `transactions`, for a task. It waits for nothing; a store's may."""
+        """Like `transactions`, for a task. It never waits; that of a store may."""
         return self.transactions
 
     # Reading.
@@ -285,7 +285,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         tags: str | None = None,
         broker_name: str | None = None,
     ) -> GetMessageResult:
-        """As `get`, for a task."""
+        """Like `get`, for a task."""
         session = self._sessions.here().session
         return await self._got(session, topic, queue_id, queue_offset, count_max, tags, broker_name)
 
@@ -344,7 +344,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         begin: int = 0,
         end: int = TIMESTAMP_MAX,
     ) -> list[Record]:
-        """As `query`, for a task."""
+        """Like `query`, for a task."""
         return await self._queried(self._sessions.here().session, topic, key, count_max, begin, end)
 
     async def _queried(
@@ -377,7 +377,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         return background.thread.run(self._readable_queues(background.session, topic))
 
     async def aqueue_ids(self, topic: str) -> list[int]:
-        """As `queue_ids`, for a task."""
+        """Like `queue_ids`, for a task."""
         return await self._readable_queues(self._sessions.here().session, topic)
 
     async def _readable_queues(self, session: Session, topic: str) -> list[int]:
@@ -397,7 +397,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         return found.queue_offset_min, found.queue_offset_max
 
     async def aqueue_range(self, topic: str, queue_id: int = 0) -> tuple[int, int]:
-        """As `queue_range`, for a task."""
+        """Like `queue_range`, for a task."""
         found = await self.aget(topic, queue_id, OFFSET_MAX, 1)
         return found.queue_offset_min, found.queue_offset_max
 
@@ -408,7 +408,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
         return ClusterAdministration(background.thread, background.session, self)
 
     async def aadministration(self) -> ClusterAdministration:
-        """As `administration`, for a task."""
+        """Like `administration`, for a task."""
         return await in_thread(lambda: self.administration)
 
     # Life.
@@ -428,7 +428,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
             background.thread.stop()
 
     async def aclose(self) -> None:
-        """As `close`, for a task."""
+        """Like `close`, for a task."""
         for consumer in list(self._consumers):
             await consumer.aclose()
         loop = asyncio.get_running_loop()

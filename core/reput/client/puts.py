@@ -46,7 +46,7 @@ class Puts:
         return result
 
     async def aput(self, message: Message) -> PutMessageResult:
-        """As `put`, for a task. The messages that tasks put in one turn of the loop are sent together."""
+        """Like `put`, for a task. The messages that tasks put in one turn of the event loop are sent together."""
         here = self._sessions.here()
         future: asyncio.Future[PutMessageResult] = here.loop.create_future()
         here.sender.put(self._prepared(message, future))
@@ -82,7 +82,7 @@ class Puts:
         return all_or_first_error(results, errors)
 
     async def aput_batch(self, messages: Iterable[Message]) -> list[PutMessageResult]:
-        """As `put_batch`, for a task. A cancelled batch may nevertheless be stored."""
+        """Like `put_batch`, for a task. A cancelled batch may nevertheless be stored."""
         here = self._sessions.here()
         loop, sender = here.loop, here.sender
         futures: list[asyncio.Future[PutMessageResult]] = []

@@ -121,7 +121,7 @@ class RemoteConsumer(ClosingBlock):
                 self._changed.wait(None if remaining is None else min(remaining, threading.TIMEOUT_MAX))
 
     async def areceive(self, timeout: float | None = None) -> Record | None:
-        """As `receive`, for a task."""
+        """Like `receive`, for a task."""
         require_seconds("timeout", timeout)
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -318,7 +318,7 @@ class RemoteConsumer(ClosingBlock):
     retry = nack
 
     async def anack(self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None) -> None:
-        """As `nack`, for a task."""
+        """Like `nack`, for a task."""
         require_record(record)
         require_whole("delay_level", delay_level, None)
         if max_reconsume_times is not None:
@@ -352,7 +352,7 @@ class RemoteConsumer(ClosingBlock):
         self._run(self.acommit())
 
     async def acommit(self) -> None:
-        """As `commit`, for a task."""
+        """Like `commit`, for a task."""
         self._require_open()
         await self._in_loop(self._session.commit())
 
@@ -373,7 +373,7 @@ class RemoteConsumer(ClosingBlock):
         self._run(self.arewind(to, topic))
 
     async def arewind(self, to: Beginning = "earliest", topic: str | None = None) -> None:
-        """As `rewind`, for a task."""
+        """Like `rewind`, for a task."""
         check_beginning("to", to)
         self._require_open()
         if topic is not None:
@@ -394,7 +394,7 @@ class RemoteConsumer(ClosingBlock):
         self._run(self.aseek(topic, queue_id, queue_offset, broker_name=broker_name))
 
     async def aseek(self, topic: str, queue_id: int, queue_offset: int, *, broker_name: str | None = None) -> None:
-        """As `seek`, for a task."""
+        """Like `seek`, for a task."""
         require_whole("queue_id", queue_id)
         require_whole("queue_offset", queue_offset, None)
         self._require_open()
@@ -409,7 +409,7 @@ class RemoteConsumer(ClosingBlock):
             self._run(self.aclose())
 
     async def aclose(self) -> None:
-        """As `close`, for a task."""
+        """Like `close`, for a task."""
         with self._lock:
             if self._closed:
                 return

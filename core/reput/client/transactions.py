@@ -75,7 +75,7 @@ class Transactions:
         return HalfMessage(producer_group, result.commit_log_offset, result.queue_offset, sending.uniq_key, result)
 
     async def aput_half(self, producer_group: str, message: Message) -> HalfMessage:
-        """As `put_half`, for a task."""
+        """Like `put_half`, for a task."""
         return await in_thread(self.put_half, producer_group, message)
 
     def commit(self, half: HalfMessage) -> None:
@@ -89,7 +89,7 @@ class Transactions:
         self._run(self._end(half, TransactionState.COMMIT))
 
     async def acommit(self, half: HalfMessage) -> None:
-        """As `commit`, for a task."""
+        """Like `commit`, for a task."""
         await in_thread(self.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
@@ -98,15 +98,15 @@ class Transactions:
         self._run(self._end(half, TransactionState.ROLLBACK))
 
     async def arollback(self, half: HalfMessage) -> None:
-        """As `rollback`, for a task."""
+        """Like `rollback`, for a task."""
         await in_thread(self.rollback, half)
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
         """Set the function that answers a broker's questions about unsettled transactions of a group; None: remove it.
 
         *checker* is called in a thread with the half message, which has its real topic and queue id. COMMIT and
-        ROLLBACK settle the transaction. After any other result or an exception, the broker asks again later, perhaps
-        another client of the group.
+        ROLLBACK settle the transaction. After any other result or an exception, the broker asks again later, and may
+        then ask another client of the group.
         """
         require_text("producer_group", producer_group)
         check_group(producer_group)
@@ -120,7 +120,7 @@ class Transactions:
         background.thread.run(self._join(background, producer_group))
 
     async def aon_check(self, producer_group: str, checker: Checker | None) -> None:
-        """As `on_check`, for a task: brokers are told of the group."""
+        """Like `on_check`, for a task."""
         await in_thread(self.on_check, producer_group, checker)
 
     # In the background's loop.

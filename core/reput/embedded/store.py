@@ -58,7 +58,7 @@ class Store(OpenedStore[StoreEngine], RunsWorkers):
         """Store one message and return its position.
 
         By default, this does not wait for the disk. The message survives a kill of the program at once, and a power cut
-        as soon as the log is forced: about every 10 s, or by `flush`. With ``flush_disk_type="SYNC_FLUSH"`` this
+        once the log is forced: within 10 s, or by `flush`. With ``flush_disk_type="SYNC_FLUSH"`` this
         returns once the message is on disk, or after ``sync_flush_timeout`` with the status FLUSH_DISK_TIMEOUT. With
         ``transient_store_pool_enable`` a kill of the program may lose the messages of the last fraction of a second.
 

@@ -49,7 +49,14 @@ logger = logging.getLogger(__name__)
 
 
 class FollowState(enum.Enum):
-    """What a follower does."""
+    """What a follower does.
+
+    Attributes:
+        CONNECTING: it connects to its master.
+        COPYING: it is connected, and receives the log.
+        WAITING: the connection has failed, and is made again after a pause.
+        STOPPED: it has stopped for good.
+    """
 
     CONNECTING = "CONNECTING"
     COPYING = "COPYING"

@@ -35,7 +35,13 @@ __all__ = [
 
 
 class TransactionState(enum.IntEnum):
-    """A sender's answer about its transaction; the numbers are those of RocketMQ's END_TRANSACTION."""
+    """A checker's answer about a transaction; the numbers are those of RocketMQ's END_TRANSACTION.
+
+    Attributes:
+        UNKNOWN: ask again later.
+        COMMIT: deliver the message.
+        ROLLBACK: do not deliver it.
+    """
 
     UNKNOWN = 0
     COMMIT = TRANSACTION_COMMIT_TYPE
@@ -47,7 +53,7 @@ SETTLING = (TransactionState.COMMIT, TransactionState.ROLLBACK)
 
 
 class HalfMessage(msgspec.Struct, frozen=True):
-    """A half message that was stored, as `commit` and `rollback` take it.
+    """A half message that was stored, to be given to `commit` or `rollback`.
 
     Attributes:
         transaction_id: the message's unique key.

@@ -50,7 +50,9 @@ __all__ = ["TransactionService"]
 class TransactionService:
     """The transactions of one store. Get it from `Store.transactions`. Any thread and any task may call.
 
-    A method that may wait has a twin for tasks with the prefix ``a``: `commit` and `acommit`.
+    A half message is stored, but delivered only when its transaction is committed. Open transactions survive a restart.
+
+    A method that may wait has a coroutine twin with the prefix ``a``: `commit` and `acommit`.
     """
 
     def __init__(self, service: TransactionalMessageService) -> None:
@@ -96,7 +98,7 @@ class TransactionService:
         )
 
     async def aput_half(self, producer_group: str, message: Message) -> HalfMessage:
-        """As `put_half`, for a task."""
+        """Like `put_half`, for a task."""
         return await in_thread(self.put_half, producer_group, message)
 
     def commit(self, half: HalfMessage) -> PutMessageResult:
@@ -113,7 +115,7 @@ class TransactionService:
         return result
 
     async def acommit(self, half: HalfMessage) -> PutMessageResult:
-        """As `commit`, for a task. It is settled also if the task is cancelled meanwhile."""
+        """Like `commit`, for a task. It is settled also if the task is cancelled meanwhile."""
         return await in_thread(self.commit, half)
 
     def rollback(self, half: HalfMessage) -> None:
@@ -127,16 +129,16 @@ class TransactionService:
         self._end(half, TransactionState.ROLLBACK)
 
     async def arollback(self, half: HalfMessage) -> None:
-        """As `rollback`, for a task. It is settled also if the task is cancelled meanwhile."""
+        """Like `rollback`, for a task. It is settled also if the task is cancelled meanwhile."""
         await in_thread(self.rollback, half)
 
     def on_check(self, producer_group: str, checker: Checker | None) -> None:
         """Ask *checker* about unsettled transactions of a group; None: stop asking.
 
-        The service's own thread calls it with the half message under its real topic and queue id, and the offsets of
-        its copy in the half topic. COMMIT and ROLLBACK settle the transaction. After UNKNOWN, None, anything else or an
-        exception, it is asked again after ``transaction_check_interval``, ``transaction_check_max`` times at most.
-        Transactions of groups without a checker wait, but for no longer than ``file_reserved_time``.
+        A thread of the store calls it with the half message, which has its real topic and queue id, but the offsets of
+        its copy in the half topic. COMMIT and ROLLBACK settle the transaction. After any other result or an exception,
+        it is asked again after ``transaction_check_interval``. After ``transaction_check_max`` times the transaction is
+        given up: see `resume`. Transactions of groups without a checker wait for ``file_reserved_time`` at most.
         """
         require_text("producer_group", producer_group)
         if checker is not None and not callable(checker):
@@ -144,17 +146,17 @@ class TransactionService:
         self._service.checks.set_checker(producer_group, checker)
 
     async def aon_check(self, producer_group: str, checker: Checker | None) -> None:
-        """As `on_check`, for a task."""
+        """Like `on_check`, for a task."""
         await in_thread(self.on_check, producer_group, checker)
 
     def resume(self, discarded: Record) -> None:
-        """Open a transaction again that was given up: its sender is asked as often as at first.
+        """Open a transaction again that was given up. Its checker is asked as often as before.
 
         Args:
-            discarded: the half message, in the topic of discarded ones.
+            discarded: its half message, read from the topic ``TRANS_CHECK_MAX_TIME_TOPIC``.
 
         Raises:
-            RequestRefused: SYSTEM_ERROR; it is no such message, or its transaction is open.
+            RequestRefused: SYSTEM_ERROR; it is not such a message, or its transaction is open.
             StoreError: it could not be stored.
         """
         if discarded.topic != DISCARDED_TOPIC or not names_real_queue(discarded):
@@ -174,7 +176,7 @@ class TransactionService:
         self._writer.forced(result)
 
     async def aresume(self, discarded: Record) -> None:
-        """As `resume`, for a task."""
+        """Like `resume`, for a task."""
         await in_thread(self.resume, discarded)
 
     def status(self) -> int:
