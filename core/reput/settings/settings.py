@@ -35,11 +35,11 @@ RING_SIZE_MAX = 1 << 30
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one store. Sizes are bytes, times milliseconds, ratios percent, unless a comment says otherwise.
+    """The settings of one store. docs/settings.md describes each, with its unit.
 
-    `load_settings` checks types and bounds; the constructor checks only relations between fields and text syntax.
+    The constructor checks only relations between fields and text syntax; `reput.open` also checks types and bounds.
     Names and defaults are RocketMQ's (MessageStoreConfig, BrokerConfig), including its spelling mistakes, up to the
-    heading "reput's own".
+    heading "reput's own". Sizes are bytes, times milliseconds, ratios percent, unless a comment says otherwise.
 
     Raises:
         ConfigError: two fields contradict each other, or a text violates the syntax of its field.

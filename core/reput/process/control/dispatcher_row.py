@@ -31,18 +31,23 @@ UNKNOWN = "UNKNOWN"
 
 
 class DispatcherRow(msgspec.Struct, frozen=True):
-    """One dispatcher.
+    """One dispatcher; None: unknown.
 
     Attributes:
         plugin: name of the entry point that creates it; the dispatcher's own unless the configuration sets another.
+        state: docs/operators.md has the list.
         progress, durable_cursor: commit-log offsets up to which the view is readable, and survives a power cut.
-        lag_seconds: age of the oldest record not yet dispatched.
+        lag_bytes, lag_messages: records not yet dispatched.
+        lag_seconds: age of the oldest of them.
+        lapped_count: how often it was too slow for the ring and continued from the log.
         gap_bytes: log bytes that retention removed before the view had them.
         rejected_count: records in the dead-letter file.
-        backstop_count: back-stop wake-ups that found work; each is a bug in reput.
+        backstop_count: wake-ups by a timer that found work; each is a bug in reput.
+        heartbeat_age_ms: time since the dispatcher last showed that it runs.
         rss_bytes: anonymous resident memory of the process.
         rebuild_progress: progress of the view that is being rebuilt beside this one; None: no rebuild is running.
         error: the last error; None: none since the last successful start. During a rebuild: the reason for it.
+        counters: the plugin's own numbers, by name.
     """
 
     name: str

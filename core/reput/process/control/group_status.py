@@ -23,6 +23,7 @@ class WriterRow(msgspec.Struct, frozen=True):
     Attributes:
         appended, durable: commit-log offsets up to which records are readable, or forced to disk.
         epoch: number of the log's history.
+        state: ``RUNNING``, ``READ_ONLY``, ``STOPPED`` or ``UNKNOWN``.
         reason: why the writer refuses messages, or a notice for operators.
     """
 
