@@ -203,10 +203,14 @@ def find_source(
     if apart and (given is not None or (recorded is not None and is_another)):
         return None
     other = max(sources, key=end_of)
+    compared = other.compared
+    what = "holds another store"
+    if compared.gone_count and not (compared.held_count or compared.refuted_count or compared.ahead_count):
+        what = "may hold another store, the log has no record left that shows it"
     raise StoreError(
-        f"the lake holds another store: lake={lake.location.address} lake_store_id={other.cursor.store_id} "
+        f"the lake {what}: lake={lake.location.address} lake_store_id={other.cursor.store_id} "
         f"lake_until={other.cursor.commit_log_offset} store={log.store_directory} store_id={recorded or 'none'} "
-        f"offset_min={log.offset_min} {other.compared}",
+        f"offset_min={log.offset_min} {compared}",
         "Export into a separate folder. If both are the same store, confirm it with --store-id "
         f"{other.cursor.store_id} "
         "(storeId)." + (" If they are different, give this one a name with --store-id NAME." if apart else ""),
