@@ -29,7 +29,7 @@ from reput.backup.layout import (
     manifest_name,
 )
 from reput.backup.log_copy import LogCopy
-from reput.backup.retention import Keep, remove_old
+from reput.backup.retention import Keep, Removals
 from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.backup.target import BackupTarget
@@ -94,7 +94,7 @@ def backup_store(
     with target.lock():
         backups = Backups(store_directory, target, settings, on_progress)
         report = backups.make()
-        removed = remove_old(target, keep, Clock().now_ms())
+        removed = Removals(target, keep).remove_old(Clock().now_ms())
         return msgspec.structs.replace(report, removed=removed)
 
 

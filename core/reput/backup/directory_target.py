@@ -44,6 +44,41 @@ class DirectoryTarget:
         finally:
             os.close(descriptor)
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        descriptor = self.locked_identity(os.O_RDONLY, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def removing(self) -> Iterator[bool]:
+        try:
+            descriptor = self.locked_identity(os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def locked_identity(self, mode: int, operation: int) -> int | None:
+        """Return the open file by which readers and removals exclude each other; None: there are no backups."""
+        try:
+            descriptor = os.open(self.directory / IDENTITY, mode | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, operation)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
     def is_empty(self) -> bool:
         # A killed first backup may leave the draft of its first file.
         return not self.directory.exists() or all(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reput.backup.backup import BackupReport, Backups
 from reput.backup.layout import manifest_name
-from reput.backup.retention import Keep, remove_old
+from reput.backup.retention import Keep, Removals
 from reput.backup.target import BackupTarget
 from reput.settings import Settings
 from reput.store.disk.files import Clock
@@ -44,20 +44,32 @@ def follow_store(
         backups = Backups(store_directory, target, settings)
         # The last backup of this run, if it is not the first of its hour.
         passing: int | None = None
+        # Those before it that have not gone yet, because a restore reads.
+        going: list[int] = []
+        removals = Removals(target, keep)
         hour: int | None = None
         cleaned_at = time.monotonic()
         report: BackupReport | None = backups.make()
         while True:
             if report is not None:
                 if passing is not None:
-                    target.remove(manifest_name(passing))
+                    going.append(passing)
+                    remove_backups(target, going)
                 now = Clock().now_ms() // HOUR_MS
                 passing, hour = (report.backup if now == hour else None), now
                 yield report
             if time.monotonic() - cleaned_at >= CLEAN_INTERVAL_S:
-                remove_old(target, keep, Clock().now_ms())
+                removals.remove_old(Clock().now_ms())
                 cleaned_at = time.monotonic()
             if not wait():
                 break
             report = backups.make_if_changed()
-        remove_old(target, keep, Clock().now_ms())
+        remove_backups(target, going)
+        removals.remove_old(Clock().now_ms())
+
+
+def remove_backups(target: BackupTarget, going: list[int]) -> None:
+    """Remove the backups *going* from the target and from the list, unless a restore may read them."""
+    with target.removing() as may_remove:
+        while may_remove and going:
+            target.remove(manifest_name(going.pop()))

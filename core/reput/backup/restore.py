@@ -22,7 +22,13 @@ import msgspec
 from reput.backup.layout import BackupManifest
 from reput.backup.restored_log import cut_log_at, find_cut, lay_out, pieces_until, verify_log
 from reput.backup.restored_state import deletions_and_recreations, fit_to_log, lower_offsets, write_files
-from reput.backup.stored import pieces_of, read_manifest, require_backups
+from reput.backup.stored import (
+    find_manifest,
+    newest_manifest,
+    pieces_of,
+    read_manifest,
+    require_backups,
+)
 from reput.backup.target import BackupTarget
 from reput.errors import ConfigError, StoreError
 from reput.process.owner.offline_rebuild import rebuild
@@ -106,8 +112,14 @@ def list_backups(target: BackupTarget) -> Iterator[BackupManifest]:
     Raises:
         NotAStore: there is none.
     """
-    for number in require_backups(target):
-        yield read_manifest(target, number)
+    with target.reading():
+        found = None
+        for number in require_backups(target):
+            # A backup that follows the store may have removed it meanwhile, and made another.
+            if (found := find_manifest(target, number)) is not None:
+                yield found
+        if found is None and (newest := newest_manifest(target)) is not None:
+            yield newest
 
 
 def restore_store(
@@ -131,7 +143,7 @@ def restore_store(
         ConfigError: no backup has that time or offset, or the offset is inside of a record.
         DamagedStore: the backup is damaged.
     """
-    with restoring(store_directory, request) as finished:
+    with restoring(store_directory, request) as finished, target.reading():
         if finished is not None:
             finish(store_directory)
             return finished
@@ -214,7 +226,9 @@ class Restore:
         self.request = request
         self.on_progress = on_progress
         self.numbers = require_backups(target)
-        self.newest = read_manifest(target, self.numbers[-1])
+        newest = newest_manifest(target)
+        assert newest is not None
+        self.newest = newest
         self.manifest = self.choose()
 
     def choose(self) -> BackupManifest:
@@ -234,8 +248,7 @@ class Restore:
             return chosen
         if request.at is None and request.offset is None:
             return self.newest
-        for number in self.numbers:
-            manifest = read_manifest(self.target, number)
+        for manifest in self.candidates():
             # Of the millisecond of its timestamp itself, a backup may not have every record.
             if request.at is not None and manifest.timestamp > request.at:
                 return manifest
@@ -246,12 +259,18 @@ class Restore:
                     return manifest
         if request.at is not None:
             return self.newest
-        first = read_manifest(self.target, self.numbers[0])
+        first = next(self.candidates())
         raise ConfigError(
             f"no backup has that offset: offset={request.offset} log_begin={first.log_begin} "
             f"log_end={self.newest.log_end} target={self.target.address}",
             "`reput restore TARGET --list` shows what there is.",
         )
+
+    def candidates(self) -> Iterator[BackupManifest]:
+        """Yield the backups that are still there, by number."""
+        found = (find_manifest(self.target, number) for number in self.numbers if number < self.newest.number)
+        yield from filter(None, found)
+        yield self.newest
 
     def run(self, store_directory: Path, config: Path | None, assignments: Sequence[str]) -> RestoreReport:
         """Build the store, and return the report."""

@@ -24,7 +24,7 @@ from reput.errors import NotAStore, StoreError
 
 __all__ = [
     "backup_numbers",
-    "manifests",
+    "find_manifest",
     "newest_manifest",
     "piece_chunks",
     "pieces_of",
@@ -52,6 +52,18 @@ def require_backups(target: BackupTarget) -> list[int]:
     return numbers
 
 
+def find_manifest(target: BackupTarget, number: int) -> BackupManifest | None:
+    """Return the manifest of a backup, None if there is none, or none any more.
+
+    Raises:
+        DamagedStore: its checksum does not fit.
+        StoreError: a newer reput made it.
+    """
+    name = manifest_name(number)
+    data = target.read(name)
+    return None if data is None else decode_manifest(data, f"{target.address}/{name}")
+
+
 def read_manifest(target: BackupTarget, number: int) -> BackupManifest:
     """Return the manifest of a backup.
 
@@ -59,26 +71,25 @@ def read_manifest(target: BackupTarget, number: int) -> BackupManifest:
         DamagedStore: its checksum does not fit.
         StoreError: there is no such backup, or a newer reput made it.
     """
-    name = manifest_name(number)
-    data = target.read(name)
-    if data is None:
+    found = find_manifest(target, number)
+    if found is None:
         raise StoreError(
             f"there is no such backup: backup={number} target={target.address}",
             "`reput restore TARGET --list` shows which there are.",
         )
-    return decode_manifest(data, f"{target.address}/{name}")
-
-
-def manifests(target: BackupTarget) -> Iterator[BackupManifest]:
-    """Yield the manifests of a target, by number."""
-    for number in backup_numbers(target):
-        yield read_manifest(target, number)
+    return found
 
 
 def newest_manifest(target: BackupTarget) -> BackupManifest | None:
     """Return the manifest of the last backup, None if there is none."""
-    numbers = backup_numbers(target)
-    return read_manifest(target, numbers[-1]) if numbers else None
+    last = 0
+    while numbers := backup_numbers(target):
+        # A backup that follows the store has removed the one that was the last a moment ago, and has made another.
+        found = find_manifest(target, numbers[-1]) if numbers[-1] > last else read_manifest(target, numbers[-1])
+        if found is not None:
+            return found
+        last = numbers[-1]
+    return None
 
 
 def read_file(target: BackupTarget, stored: StoredFile) -> bytes:

@@ -41,6 +41,12 @@ class BackupTarget(Protocol):
             StoreError: another backup works on it.
         """
 
+    def reading(self) -> contextlib.AbstractContextManager[None]:
+        """Keep a backup that works on the target from removing what is read meanwhile."""
+
+    def removing(self) -> contextlib.AbstractContextManager[bool]:
+        """Return whether something may be removed: False while it could be read."""
+
     def is_empty(self) -> bool:
         """Return whether there is nothing at all."""
 
