@@ -75,7 +75,9 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
         log_end: commit-log offset where the restored log ends.
         store_timestamp: of its last record, ms; 0 without one.
         records_left_out: records that the backup has behind it.
-        newest_log_end: where the log of the newest backup ends.
+        later_from: from this commit-log offset on, later backups have what was not restored; None: they have no more.
+        newest_backup: number of the newest backup.
+        newest_log_end: where its log ends.
         newest_timestamp: when that was made, ms.
         offsets_lowered: offsets of groups that lay behind the end of their queue.
         views: those that were built.
@@ -92,6 +94,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     store_timestamp: int
     records_left_out: int
+    later_from: int | None
+    newest_backup: int
     newest_log_end: int
     newest_timestamp: int
     offsets_lowered: int
@@ -336,12 +340,21 @@ class Restore:
             records=verified.records,
             store_timestamp=verified.store_timestamp,
             records_left_out=manifest.records - verified.records,
+            later_from=self.later_from(),
+            newest_backup=self.newest.number,
             newest_log_end=self.newest.log_end,
             newest_timestamp=self.newest.timestamp,
             offsets_lowered=lowered,
             views=views,
             damage=verified.damage,
         )
+
+    def later_from(self) -> int | None:
+        """Return from where on later backups have what the chosen one has not; None: they have no more."""
+        chosen, newest = self.manifest, self.newest
+        later = newest.history[len(chosen.history) :]
+        begin = min([chosen.log_end, *(epoch.start_offset for epoch in later)])
+        return begin if begin < newest.log_end else None
 
     def build(self, views: list[str], settings: Settings, on_bytes: Callable[[int], None]) -> None:
         """Build *views* from the restored log, beside it, and move them into the store."""

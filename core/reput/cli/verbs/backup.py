@@ -275,9 +275,12 @@ def restore_text(row: Mapping[str, Any]) -> str:
 
 def lost_text(row: Mapping[str, Any]) -> str:
     """Return the sentence that says what is lost."""
-    left_out = ""
+    left_out = []
     if row["records_left_out"]:
-        left_out = (
-            f"{row['records_left_out']} records that backup {row['backup']} has behind offset {row['log_end']}, and "
+        left_out.append(
+            f"{row['records_left_out']} records that backup {row['backup']} has behind offset {row['log_end']}"
         )
-    return f"lost: {left_out}whatever was put after the newest backup, made {time_text(row['newest_timestamp'])}"
+    if row["later_from"] is not None:
+        left_out.append(f"what later backups, up to {row['newest_backup']}, have from offset {row['later_from']} on")
+    left_out.append(f"whatever was put after the newest backup, made {time_text(row['newest_timestamp'])}")
+    return f"lost: {', '.join(left_out[:-1])}{', and ' if left_out[1:] else ''}{left_out[-1]}"
