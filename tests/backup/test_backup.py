@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 
@@ -475,3 +477,40 @@ def test_only_one_backup_at_a_time_works_on_a_directory(tmp_path):
         put(writer, 3)
         with DirectoryTarget(target).lock(), pytest.raises(StoreError, match="another backup works on this target"):
             make_backup(store, target)
+
+
+def test_a_backup_does_not_look_into_views(tmp_path, monkeypatch):
+    """A rebuild removes folders there at any time, which must not end a backup; and there may be very many."""
+    store = tmp_path / "store"
+    with writing(store) as writer:
+        put(writer, 3)
+    (store / "reput" / "shadow" / "index").mkdir(parents=True)
+    (store / "config" / "more").mkdir(parents=True)
+    looked = []
+    scan = os.scandir
+
+    def scandir(path):
+        looked.append(os.path.relpath(path, store))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    make_backup(store, tmp_path / "target")
+    assert "config/more" in looked
+    assert not [path for path in looked if path.startswith(("reput/shadow", "reput/views"))]
+
+
+def test_a_folder_of_configuration_that_cannot_be_read_is_not_left_out_in_silence(tmp_path, monkeypatch):
+    """A backup without the offsets of groups is no backup."""
+    store = tmp_path / "store"
+    with writing(store) as writer:
+        put(writer, 3)
+    scan = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "config":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError):
+        make_backup(store, tmp_path / "target")

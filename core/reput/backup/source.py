@@ -79,9 +79,18 @@ class BackupSource:
 
 def small_files(folder: Path) -> Iterator[Path]:
     """Yield the files of *folder* that a backup takes, sorted."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if folder.name == "reput" and (parts[0] in LEFT_OUT_FOLDERS or parts[0] in LEFT_OUT_FILES):
-            continue
-        if path.is_file() and not path.name.endswith(DRAFT):
-            yield path
+    for place, folders, names in os.walk(folder, onerror=refuse_unreadable):
+        if folder.name == "reput" and Path(place) == folder:
+            # Not looked into: a rebuild removes folders there meanwhile, and views have thousands of files.
+            folders[:] = set(folders).difference(LEFT_OUT_FOLDERS)
+            names = [name for name in names if name not in LEFT_OUT_FILES]
+        folders.sort()
+        yield from (
+            path for name in sorted(names) if (path := Path(place, name)).is_file() and not name.endswith(DRAFT)
+        )
+
+
+def refuse_unreadable(error: OSError) -> None:
+    """Raise *error*, unless a folder has just been removed: a backup never lacks what it could not read."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
