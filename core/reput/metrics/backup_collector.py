@@ -20,9 +20,15 @@ __all__ = ["BackupCollector"]
 class BackupCollector(Collector):
     """One thread follows the store and tells; any thread may scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_ms: int | None = None) -> None:
+        """*before_ms*: when an earlier program made the target's newest backup, ms; None: there is none.
+
+        A backup that fails and is started again and again would otherwise never have an age to alert on.
+        """
         # Replaced as a whole: a scrape sees the values of one moment.
         self.values: dict[str, float] = {"reput_backup_copied_bytes_total": 0}
+        if before_ms is not None:
+            self.values["reput_backup_timestamp_seconds"] = before_ms / 1000
         self.look_began = time.time()
 
     def made(self, number: int, log_end: int, copied: int, damaged_ranges: int) -> None:

@@ -108,10 +108,14 @@ def backup(
         return ANSWER_IS_NO if report.damage else 0
 
     from reput.backup.follow import follow_store
+    from reput.backup.stored import newest_manifest
 
     damage = []
     pause = threading.Event()
-    collector = None if metrics is None else begin_metrics(metrics, insecure)
+    collector = None
+    if metrics is not None:
+        newest = newest_manifest(place)
+        collector = begin_metrics(metrics, insecure, None if newest is None else newest.timestamp)
     with Interrupts() as interrupts:
 
         def wait() -> bool:
@@ -135,8 +139,12 @@ def backup(
     return ANSWER_IS_NO if damage else 0
 
 
-def begin_metrics(address: str, insecure: bool) -> BackupCollector:
-    """Answer scrapes at an address until the process ends, and say where on stderr; return what the answers are of."""
+def begin_metrics(address: str, insecure: bool, before_ms: int | None) -> BackupCollector:
+    """Answer scrapes at an address until the process ends, and say where on stderr; return what the answers are of.
+
+    Args:
+        before_ms: when the target's newest backup was made, ms; None: there is none.
+    """
     from reput.cli.verbs.serve import address_text, metrics_listener
 
     # The listener says which extra is missing.
@@ -146,7 +154,7 @@ def begin_metrics(address: str, insecure: bool) -> BackupCollector:
     from reput.metrics.backup_collector import BackupCollector
     from reput.metrics.metrics_listener import MetricsListener
 
-    collector = BackupCollector()
+    collector = BackupCollector(before_ms)
     MetricsListener(listener, collector)
     print(f"reput: metrics=http://{where}/metrics", file=sys.stderr, flush=True)
     return collector
