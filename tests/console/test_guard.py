@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from command_line import run_reput
 from consoles import TOKEN, Browser, store_browser
 from delivering import wait_until
-from reput.console.accounts import FREE_FAILURES, Accounts, hashed
+from reput.console import accounts as accounts_module
+from reput.console.accounts import FREE_FAILURES, WAITING_MAX, Accounts, hashed
+from reput.console.console_options import console_of
 from reput.console.console_server import uvicorn_config
+from reput.console.console_target import ConsoleStore
 from reput.errors import ConfigError
+from reput.store.state.recorded_settings import load_store_settings
 
 PASSWORD = "correct horse battery"
 
@@ -159,6 +165,29 @@ def test_attempts_at_the_same_time_are_all_counted(users):
     assert accounts.attempt("ada", PASSWORD, "10.0.0.7").wait_s > 0.0
 
 
+def test_attempts_that_are_refused_at_once_do_not_end_the_pause_of_a_name(users, monkeypatch):
+    """What is remembered is bounded: only attempts that cost a stranger a key push out others."""
+    monkeypatch.setattr(accounts_module, "REMEMBERED_MAX", 20)
+    accounts = Accounts(users)
+    assert accounts.attempt("bob", PASSWORD, "10.0.0.7").accepted
+    for at in range(FREE_FAILURES):
+        accounts.attempt("ada", f"wrong {at}", "10.0.0.7")
+    with ThreadPoolExecutor(WAITING_MAX) as threads, accounts.computing:
+        for at in range(WAITING_MAX):
+            threads.submit(accounts.attempt, f"eve {at}", "wrong", "10.0.0.7")
+        wait_until(lambda: accounts.waiting == WAITING_MAX)
+        assert all(accounts.attempt(f"eve {at}", "wrong", "10.0.0.7").wait_s == 1.0 for at in range(8, 100))
+        assert accounts.attempt("bob", PASSWORD, "10.0.0.8").accepted, "what was accepted before waits for no key"
+        assert accounts.attempt("ada", PASSWORD, "10.0.0.7").wait_s > 1.0
+
+
+def test_of_a_long_name_a_part_is_remembered(users):
+    """Strangers must not fill the memory."""
+    accounts = Accounts(users)
+    assert not accounts.attempt("a" * 10_000, "wrong", "10.0.0.7").accepted
+    assert max(len(name) for name, _ in accounts.failures) <= 255
+
+
 def test_a_scraper_logs_in_by_http_s_basic_form(store, users):
     """At /metrics alone."""
     with store_browser(store, accounts=Accounts(users)) as browser:
@@ -223,3 +252,14 @@ def test_behind_a_proxy_the_client_s_own_address_counts():
     assert seen == ["192.0.2.1", "10.0.0.8"]
     with pytest.raises(ConfigError, match="neither an address nor a network: proxy=front"):
         uvicorn_config(application, None, None, "front")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_on_loopback_a_console_answers_to_its_own_address(store, address):
+    """The one that it prints, also if it is not the usual one; a name that leads there is still refused."""
+    with socket.socket() as listener:
+        listener.bind((address, 0))
+        target = ConsoleStore(store, partial(load_store_settings, store, None, []))
+        hosts = console_of(target, listener, None, is_encrypted=False).guard.hosts
+    assert {address, "localhost"} <= hosts
+    assert "127.0.0.9" not in hosts

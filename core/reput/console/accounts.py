@@ -40,6 +40,8 @@ PAUSE_MAX_S = 300.0
 FORGET_S = 3600.0
 # To push a name out of the memory, a stranger must let the console compute so many keys: longer than a pause.
 REMEMBERED_MAX = 10_000
+# Of longer names, so many characters are remembered.
+NAME_SIZE_MAX = 255
 # One key is computed at a time, for its memory; so many may wait, each on a thread that pages need as well.
 WAITING_MAX = 8
 
@@ -129,23 +131,26 @@ class Accounts:
     def attempt(self, name: str, password: str, address: str) -> Attempt:
         """Return whether *name* from *address* is let in; takes the same time for a name that does not exist."""
         now = self.monotonic()
+        # Names that strangers make up must not fill the memory.
+        source = name[:NAME_SIZE_MAX], address
         with self.lock:
-            # The newest attempts stand last.
-            failures = self.failures.pop((name, address), None)
+            failures = self.failures.get(source)
             if failures is None or now - failures.at > FORGET_S:
                 failures = Failures()
-            self.failures[name, address] = failures
-            if len(self.failures) > REMEMBERED_MAX:
-                del self.failures[next(iter(self.failures))]
             wait = failures.wait(now)
             if wait > 0.0:
                 return Attempt(False, wait)
-            if self.waiting >= WAITING_MAX:
+            if self.waiting >= WAITING_MAX and not self.was_accepted(name, password):
                 return Attempt(False, 1.0)
             self.waiting += 1
-            # Counted before the password is looked at: attempts at the same time must not all be the first one.
+            # Counted before the password is looked at: attempts at the same time must not all be the first one. The
+            # newest stand last. Those that were refused above are not remembered: they would push out names that wait.
             failures.count += 1
             failures.at = now
+            self.failures.pop(source, None)
+            self.failures[source] = failures
+            if len(self.failures) > REMEMBERED_MAX:
+                del self.failures[next(iter(self.failures))]
         try:
             is_right = self.is_right(name, password)
         finally:
@@ -153,21 +158,28 @@ class Accounts:
                 self.waiting -= 1
         if is_right:
             with self.lock:
-                self.failures.pop((name, address), None)
+                self.failures.pop(source, None)
         return Attempt(is_right)
+
+    def was_accepted(self, name: str, password: str) -> bool:
+        """Return whether this name was let in with this password before; takes no time."""
+        return hmac.compare_digest(self.accepted.get(name, b""), self.fast_key(password))
+
+    def fast_key(self, password: str) -> bytes:
+        """Return what is kept of a password that was accepted."""
+        return hashlib.blake2b(password.encode(), key=self.process_key).digest()
 
     def is_right(self, name: str, password: str) -> bool:
         """Return whether a password is that of a name."""
         known = self.passwords.get(name)
-        fast = hashlib.blake2b(password.encode(), key=self.process_key).digest()
-        if hmac.compare_digest(self.accepted.get(name, b""), fast):
+        if self.was_accepted(name, password):
             return True
         stored = known or self.nobody
         with self.computing:
             is_equal = hmac.compare_digest(stored.key_of(password), stored.key)
         if not is_equal or known is None:
             return False
-        self.accepted[name] = fast
+        self.accepted[name] = self.fast_key(password)
         return True
 
 

@@ -55,11 +55,13 @@ def console_of(
     keeps_logins = audit_log is not None
     if audit_log is None and isinstance(target, ConsoleStore):
         audit_log = target.directory / "reput" / "log" / "console.log"
-    is_loopback = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+    address = ipaddress.ip_address(listener.getsockname()[0])
+    # Also another address of loopback than the usual one.
+    hosts = LOOPBACK_HOSTS | {f"[{address}]" if address.version == 6 else str(address)}
     return Console(
         target,
         accounts=None if users is None else Accounts(users),
-        hosts=LOOPBACK_HOSTS if is_loopback else frozenset(),
+        hosts=hosts if address.is_loopback else frozenset(),
         is_encrypted=is_encrypted,
         audit=AuditLog(audit_log, keeps_logins=keeps_logins),
     )
