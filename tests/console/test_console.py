@@ -114,9 +114,9 @@ def test_a_message_is_found_by_the_text_of_its_body(browser, store):
     assert "0 of 4 messages have this text" in browser.text("/messages?topic=cities&text=paris")
     found = search_bodies(store, "cities", "n", monotonic=iter([0.0, 9.0]).__next__)
     assert [record.body for record in found.records] == [b"nothing"]
-    assert found.older_than is not None
-    rest = search_bodies(store, "cities", "another", found.older_than)
-    assert ([record.body for record in rest.records], rest.older_than) == ([b"another ZURICH"], None)
+    assert found.onward is not None
+    rest = search_bodies(store, "cities", "another", found.onward)
+    assert ([record.body for record in rest.records], rest.onward) == ([b"another ZURICH"], None)
 
 
 @pytest.mark.processes

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 import reput
 from delivering import LIMIT_S, wait_until
-from reput.console import message_search, topic_messages
+from reput.console import body_search, message_search, topic_messages
 from reput.console.message_life import life_of
 from reput.console.message_search import find_messages
+from reput.console.message_view import body_view
 
 SMALL_LOG = {"mapped_file_size_commit_log": 1 << 16}
 
@@ -139,3 +141,40 @@ def test_a_delayed_and_a_committed_message_say_what_they_waited_for(store):
     committed = store.transactions.commit(half)
     settle(store)
     assert ("committed", "done") in life(store, committed.message_id)
+
+
+def test_a_search_for_a_text_goes_on_through_messages_of_one_millisecond(store, monkeypatch):
+    """Each is found once, although more share a millisecond than one answer has."""
+    monkeypatch.setattr(body_search, "FOUND_MAX", 2)
+    numbers = put_numbers(store, 9)
+    pages = []
+    given = {"topic": "orders", "text": "0123456789"}
+    monkeypatch.setattr(body_search, "has_text", lambda record, wanted: True)
+    while given is not None and len(pages) < 10:
+        found = find_messages(store, given)
+        pages.append(bodies(found))
+        given = next((dict(re.findall(r"[?&]([a-z_]+)=([^&]*)", to)) for _, to in found.links), None)
+    assert [body for page in pages for body in page] == numbers[::-1]
+
+
+@pytest.mark.parametrize("field", ["queue_id", "queue_offset", "time", "before", "passed"])
+def test_a_number_of_thousands_of_digits_is_no_error_of_the_console(store, field):
+    """It is as large as a number can be."""
+    put_numbers(store, 3)
+    assert bodies(find_messages(store, {"topic": "orders", field: "9" * 5000})) in ([], ["2", "1", "0"])
+    assert message_search.whole(field, "0" * 5000 + "7") == 7
+
+
+def test_a_part_of_a_body_that_is_shown_is_said_to_be_one(store):
+    """In bytes of the body, also for a dump of it."""
+    store.put(reput.Message("large", b""))
+    (record,) = store.records()
+    for body, note in (
+        (bytes(100_000), "the first 13792 of 100000 bytes"),
+        (b"x" * 100_000, "the first 65536 of 100000 characters"),
+        (bytes(13_792), ""),
+    ):
+        view = body_view(replace(record, body=body))
+        assert view.note == note
+        if view.kind == "bytes":
+            assert view.text.splitlines()[-1].startswith(f"{13_792 - 16:08x}  00")

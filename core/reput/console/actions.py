@@ -24,6 +24,8 @@ __all__ = ["DISPATCHER_ACTIONS", "OperatorAction", "RedriveChoice", "parse_place
 
 # A person who confirms a redrive waits for the count.
 COUNTED_MAX = 10_000
+# Numbers of fewer digits fit into 64 bits.
+DIGITS_END = 19
 
 Name: TypeAlias = Literal["pause", "resume", "restart", "rebuild", "replay"]
 
@@ -114,7 +116,7 @@ def parse_place(text: str) -> Beginning:
     """
     if text in ("earliest", "latest"):
         return cast("Beginning", text)
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < DIGITS_END:
         return int(text)
     raise ConfigError(f"this is not a place in a topic: to={text!r}", "Give earliest, latest, or ms since 1970.")
 
@@ -155,7 +157,7 @@ class RedriveChoice(msgspec.Struct, frozen=True):
         numbers: dict[str, int | None] = {}
         for name in ("count", "rate"):
             text = given.get(name, "")
-            if text and not (text.isascii() and text.isdigit() and int(text[:19]) > 0 and len(text) < 19):
+            if text and not (text.isascii() and text.isdigit() and len(text) < DIGITS_END and int(text) > 0):
                 raise ConfigError(f"not a whole number: {name}={text!r}", "Give one above 0, or nothing.")
             numbers[name] = int(text) if text else None
         to = given.get("redrive_to") or "topic"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
 from reput.console.message_view import body_view, inflated
-from reput.console.topic_messages import newest_first
+from reput.console.topic_messages import PagePlace, newest_first
 from reput.consume.pull.topic_reader import MessageSource
 from reput_hooks import Record
 
@@ -25,25 +26,25 @@ class Found(msgspec.Struct, frozen=True):
 
     Attributes:
         read_count: messages that were looked at.
-        older_than: the search can go on with those stored before this time, ms since 1970; None: the topic is done.
+        onward: where the search can go on; None: the topic is done.
     """
 
     records: list[Record]
     read_count: int
-    older_than: int | None
+    onward: PagePlace | None
 
 
 def search_bodies(
     source: MessageSource,
     topic: str,
     text: str,
-    before: int | None = None,
+    place: PagePlace | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
     """Return messages of *topic* whose body has *text*, in whatever case; of JSON, also in what its escapes stand for.
 
     Args:
-        before: only messages stored before this time, ms since 1970; None: all.
+        place: where an earlier search ended; None: at the newest message.
 
     Raises:
         RequestRefused: there is no such topic.
@@ -52,11 +53,12 @@ def search_bodies(
     ends_at = monotonic() + SECONDS_MAX
     found: list[Record] = []
     count = 0
-    for record in newest_first(source, topic, before):
+    at, passed = (None, 0) if place is None else (place.timestamp, place.passed)
+    for record in islice(newest_first(source, topic, None if at is None else at + 1), passed, None):
         if len(found) == FOUND_MAX or count == READ_MAX or (count and monotonic() > ends_at):
-            # Messages of the same millisecond come again rather than never.
-            return Found(found, count, record.store_timestamp + 1)
+            return Found(found, count, PagePlace(at, passed))
         count += 1
+        at, passed = record.store_timestamp, passed + 1 if record.store_timestamp == at else 1
         if has_text(record, wanted):
             found.append(record)
     return Found(found, count, None)

@@ -29,6 +29,9 @@ __all__ = ["LiveFeed", "live_cells"]
 INTERVAL_S = 1.0
 # Five minutes for the charts.
 POINTS_MAX = 300
+CHARTED_MS = 300_000
+# Rates of an older reading say nothing about now.
+RATES_AGE_MAX_S = 10.0
 PAGES_MAX = 50
 # Of groups and topics the first ones move; the others are as old as the page.
 ROWS_MAX = 200
@@ -95,6 +98,9 @@ class LiveFeed:
         self.latest = overview, rates
         point = point_of(overview, rates)
         self.points.append(point)
+        # Nobody may have looked for hours.
+        while self.points[0][0] < point[0] - CHARTED_MS:
+            self.points.popleft()
         cells = live_cells(overview, rates)
         for job in self.jobs.newest():
             cells[f"job.{job.number}.state"] = job.state
@@ -102,6 +108,12 @@ class LiveFeed:
             cells[f"job.{job.number}.progress"] = job.progress
             cells[f"job.{job.number}.percent"] = "" if job.percent is None else str(job.percent)
         return event("reading", {"cells": cells, "point": point})
+
+    def rates_at(self, at: float) -> Rates:
+        """Return the rates of the last reading before *at*, monotonic seconds; none if that is long ago."""
+        if self.latest is None or at - self.latest[0].at > RATES_AGE_MAX_S:
+            return Rates()
+        return self.latest[1]
 
     async def close(self) -> None:
         """Stop reading."""

@@ -18,11 +18,14 @@ from reput.consume.pull.topic_reader import first_queue_offset
 from reput.errors import ConfigError
 from reput_hooks import Record
 
-__all__ = ["FoundMessages", "find_messages"]
+__all__ = ["FoundMessages", "find_messages", "whole"]
 
 PAGE_MAX = 32
 KEYED_MAX = 100
+# More than any topic has.
+PASSED_MAX = 1 << 48
 TIMESTAMP_MAX = 0x7FFFFFFFFFFFFFFF
+DIGITS_MAX = len(str(TIMESTAMP_MAX))
 
 
 class FoundMessages(msgspec.Struct, frozen=True):
@@ -46,7 +49,7 @@ def find_messages(source: Messages, given: dict[str, str]) -> FoundMessages:
         RequestRefused: there is no such topic.
     """
     if given.get("text"):
-        return with_text(source, given["topic"], given["text"], optional_time(given.get("before")))
+        return with_text(source, given["topic"], given["text"], place_before(given))
     if given.get("key"):
         found = source.query(given["topic"], given["key"], KEYED_MAX)
         return FoundMessages(found, f"the newest {KEYED_MAX} with this key", [])
@@ -55,13 +58,13 @@ def find_messages(source: Messages, given: dict[str, str]) -> FoundMessages:
     return of_topic(source, given["topic"], given)
 
 
-def with_text(source: Messages, topic: str, text: str, before: int | None) -> FoundMessages:
-    """Return messages whose body has a text."""
-    found = search_bodies(source, topic, text, before)
+def with_text(source: Messages, topic: str, text: str, place: PagePlace) -> FoundMessages:
+    """Return messages whose body has a text, from *place* on."""
+    found = search_bodies(source, topic, text, place)
     links = []
-    if found.older_than is not None:
-        words = f"Search older messages, before {time_text(found.older_than)}"
-        links.append((words, address(topic=topic, text=text, before=found.older_than)))
+    if (onward := found.onward) is not None:
+        words = f"Search older messages, from {time_text(onward.timestamp)} on"
+        links.append((words, address(topic=topic, text=text, before=onward.timestamp, passed=onward.passed)))
     note = f"{len(found.records)} of {found.read_count} messages have this text, newest first"
     return FoundMessages(found.records, note, links)
 
@@ -89,8 +92,9 @@ def of_queue(source: Messages, topic: str, given: dict[str, str]) -> FoundMessag
 
 def of_topic(source: Messages, topic: str, given: dict[str, str]) -> FoundMessages:
     """Return messages of all queues: from a time on, or before one; without either, the newest."""
-    since, before = optional_time(given.get("time")), optional_time(given.get("before"))
-    place = PagePlace(before if since is None else since, whole("passed", given.get("passed") or "0"))
+    since, place = optional_time(given.get("time")), place_before(given)
+    if since is not None:
+        place = PagePlace(since, place.passed)
     page = page_of(source, topic, place, PAGE_MAX, ascending=since is not None)
     older, newer = (page.onward, page.back) if since is None else (page.back, page.onward)
     links = []
@@ -100,6 +104,11 @@ def of_topic(source: Messages, topic: str, given: dict[str, str]) -> FoundMessag
         links.append(("Newer", address(topic=topic, time=newer.timestamp, passed=newer.passed)))
     order = "newest first" if since is None else f"stored at or after {time_text(since)}, oldest first"
     return FoundMessages(page.records, f"all queues, {order}", links)
+
+
+def place_before(given: dict[str, str]) -> PagePlace:
+    """Return where an earlier page ended; without one, the newest message."""
+    return PagePlace(optional_time(given.get("before")), min(whole("passed", given.get("passed") or "0"), PASSED_MAX))
 
 
 def address(**fields: object) -> str:
@@ -120,7 +129,12 @@ def whole(name: str, text: str) -> int:
     """
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(f"not a whole number: {name}={text!r}", "Give one of 0 or more.")
-    return min(int(text), TIMESTAMP_MAX)
+    return bounded(text)
+
+
+def bounded(digits: str) -> int:
+    """Return a whole number, or the largest one; Python refuses one of thousands of digits."""
+    return min(int(digits.lstrip("0")[: DIGITS_MAX + 1] or "0"), TIMESTAMP_MAX)
 
 
 def parse_time(text: str) -> int:
@@ -130,7 +144,7 @@ def parse_time(text: str) -> int:
         ConfigError: *text* is neither.
     """
     if text.isascii() and text.isdigit():
-        return min(int(text), TIMESTAMP_MAX)
+        return bounded(text)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

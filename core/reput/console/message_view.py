@@ -19,6 +19,8 @@ JSON_SIZE_MAX = 16 << 10
 INFLATED_SIZE_MAX = 4 << 20
 PREVIEW_SIZE = 100
 HEX_WIDTH = 16
+# Each line of a dump has 76 characters.
+HEX_SIZE_MAX = BODY_SIZE_MAX // 76 * HEX_WIDTH
 
 
 class BodyView(msgspec.Struct, frozen=True):
@@ -65,7 +67,9 @@ def body_view(record: Record) -> BodyView:
     body, note = inflated(record)
     notes = [note] if note else []
     kind, text = decoded(body)
-    if len(text) > BODY_SIZE_MAX:
+    if kind == "bytes" and len(body) > HEX_SIZE_MAX:
+        notes.append(f"the first {HEX_SIZE_MAX} of {len(body)} bytes")
+    elif len(text) > BODY_SIZE_MAX:
         notes.append(f"the first {BODY_SIZE_MAX} of {len(text)} characters")
     return BodyView(kind, text[:BODY_SIZE_MAX], "; ".join(notes))
 
@@ -104,7 +108,7 @@ def decoded(body: bytes) -> tuple[str, str]:
 def hex_dump(body: bytes) -> str:
     """Return bytes as lines of offset, hex digits and characters, as far as a page shows them."""
     lines = []
-    for at in range(0, min(len(body), BODY_SIZE_MAX // 4), HEX_WIDTH):
+    for at in range(0, min(len(body), HEX_SIZE_MAX), HEX_WIDTH):
         piece = body[at : at + HEX_WIDTH]
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
         lines.append(f"{at:08x}  {piece.hex(' '):<{HEX_WIDTH * 3}} {characters}")

@@ -19,7 +19,7 @@ from reput.console.console_context import ConsoleContext
 from reput.console.guard import peer_of
 from reput.console.live_feed import live_cells
 from reput.console.message_life import life_of
-from reput.console.message_search import FoundMessages, find_messages
+from reput.console.message_search import FoundMessages, find_messages, whole
 from reput.console.message_view import body_view, message_row
 from reput.consume.registry.statistics import TopicRow
 from reput.errors import ConfigError, RequestRefused
@@ -49,7 +49,7 @@ class Pages:
             Route("/groups/{group}/redrive", self.redrive, methods=["GET", "POST"]),
             Route("/messages", self.messages),
             Route("/message", self.message),
-            Route("/jobs/{number:int}", self.job),
+            Route("/jobs/{number}", self.job),
             Route("/audit", self.audit),
             Route("/login", self.login, methods=["GET", "POST"]),
             Route("/logout", self.logout, methods=["POST"]),
@@ -60,8 +60,7 @@ class Pages:
     def overview(self, request: Request) -> Response:
         """Show rates, lags, and what needs attention."""
         overview = self.console.target.read()
-        latest = self.console.feed.latest
-        rates = Rates() if latest is None else latest[1]
+        rates = self.console.feed.rates_at(overview.at)
         return self.console.page(
             request,
             "overview.html",
@@ -234,7 +233,7 @@ class Pages:
 
     def job(self, request: Request) -> Response:
         """Show an action and how far it is."""
-        job = self.console.jobs.jobs.get(request.path_params["number"])
+        job = self.console.jobs.jobs.get(whole("number", request.path_params["number"]))
         if job is None:
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, "this action is not remembered any more")
         return self.console.page(request, "job.html", job.action, job=job)

@@ -1,7 +1,7 @@
 // Moves the numbers of a page, and draws its charts, as the console's readings come. Pages work without it.
 "use strict";
 
-const POINTS_MAX = 300;
+const CHARTED_MS = 300000;
 const WIDTH = 600, HEIGHT = 160, TOP = 18;
 const SVG = "http://www.w3.org/2000/svg";
 let points = [];
@@ -19,8 +19,8 @@ function draw(chart) {
   const parts = columns.map((column, number) => {
     const line = document.createElementNS(SVG, "polyline");
     line.setAttribute("class", number ? "two" : "one");
-    line.setAttribute("points", points.map((point, at) => {
-      const x = WIDTH - (points.length - 1 - at) * WIDTH / (POINTS_MAX - 1);
+    line.setAttribute("points", points.map((point) => {
+      const x = WIDTH - (points.at(-1)[0] - point[0]) * WIDTH / CHARTED_MS;
       const y = HEIGHT - 2 - point[column] / top * (HEIGHT - TOP - 2);
       return x.toFixed(1) + "," + y.toFixed(1);
     }).join(" "));
@@ -34,7 +34,7 @@ function draw(chart) {
 }
 
 function drawAll() {
-  if (points.length > POINTS_MAX) points = points.slice(-POINTS_MAX);
+  if (points.length) points = points.filter((point) => point[0] >= points.at(-1)[0] - CHARTED_MS);
   document.querySelectorAll("svg[data-chart]").forEach(draw);
 }
 
