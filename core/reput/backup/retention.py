@@ -20,7 +20,7 @@ from reput.errors import ConfigError
 __all__ = ["Keep", "Removals", "parse_keep"]
 
 UNIT_MS = {"h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
-KEEP = re.compile(r"([1-9][0-9]*)([hdw]?)")
+KEEP = re.compile(r"([1-9][0-9]{0,8})([hdw]?)")
 
 
 class Keep(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 
 from delivering import wait_until
 from reput.broker.requests import quota_gate
+from reput.broker.state import quotas as quotas_module
 from reput.broker.state.quotas import Quotas, parse_quotas
 from reput.errors import ConfigError
 from reput.remoting.request_code import RequestCode
@@ -143,6 +144,20 @@ def test_names_that_clients_make_up_do_not_fill_the_memory():
     assert quotas.subject("topic", "t" * 256, 1.0) is None
 
 
+def test_what_was_refused_is_counted_although_its_name_is_forgotten(monkeypatch):
+    """A counter that goes back looks like a restart to Prometheus, which then adds all of it once more."""
+    monkeypatch.setattr(quotas_module, "SUBJECTS_MAX", 20)
+    quotas = parse_quotas("topic=* messages=10; group=* messages=10")
+    counts = []
+    for number in range(100):
+        subject = quotas.subject("topic", f"t{number}", 0.0)
+        subject.take(11, 0)
+        subject.refuse("messages", 0.0)
+        counts.append(quotas.refused_by_kind())
+    assert counts == [{"topic": number, "group": 0} for number in range(1, 101)]
+    assert len(quotas.subjects) <= 20
+
+
 def test_a_client_of_ipv4_on_a_listener_of_ipv6_has_its_rule():
     """Such a listener sees its address within one of IPv6."""
     quotas = parse_quotas("client=10.0.0.0/8 connections=1")
@@ -169,6 +184,7 @@ def test_a_pull_that_waits_too_long_for_its_quota_gets_nothing(tmp_path, monkeyp
         ("topic=orders messages=1 messages=2", "takes once each"),
         ("topic=orders messages=0", "a number above 0"),
         ("topic=orders bytes=10T", "a number above 0"),
+        (f"topic=orders bytes={'9' * 5000}", "a number above 0"),
         ("client=host messages=1", "client takes an address"),
     ],
 )

@@ -32,6 +32,7 @@ SUBJECTS_MAX = 10_000
 # Longer ones are refused as names of topics and groups.
 NAME_SIZE_MAX = 255
 WARNING_INTERVAL_S = 60.0
+DIGITS_END = 19
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ class Quotas:
     def __init__(self, rules: list[QuotaRule]) -> None:
         self.rules = {kind: [rule for rule in rules if rule.kind == kind] for kind in KINDS}
         self.subjects: dict[tuple[str, str], QuotaSubject] = {}
+        # What was refused to those that are forgotten since: a count that went back would look like a restart.
+        self.refused_before = dict.fromkeys(KINDS, 0)
 
     def __bool__(self) -> bool:
         return any(self.rules.values())
@@ -145,7 +148,8 @@ class Quotas:
             unused = (key for key, subject in self.subjects.items() if not (subject.connections or subject.in_flight))
             idle = [key for key, _ in zip(unused, range(SUBJECTS_MAX // 10), strict=False)]
         for key in idle:
-            del self.subjects[key]
+            forgotten = self.subjects.pop(key)
+            self.refused_before[forgotten.rule.kind] += forgotten.refused
 
     def biting(self) -> Iterator[QuotaSubject]:
         """Yield those that something was refused to, most first."""
@@ -161,7 +165,7 @@ class Quotas:
 
     def refused_by_kind(self) -> dict[str, int]:
         """Return the same for each kind of rule that there is."""
-        counts = {kind: 0 for kind, rules in self.rules.items() if rules}
+        counts = {kind: self.refused_before[kind] for kind, rules in self.rules.items() if rules}
         for subject in list(self.subjects.values()):
             counts[subject.rule.kind] += subject.refused
         return counts
@@ -196,7 +200,7 @@ def parse_rule(text: str) -> QuotaRule:
         digits, unit = (value[:-1], value[-1]) if value[-1:] in ("K", "M", "G") else (value, "")
         if name not in allowed or name in numbers:
             raise wrong(text, f"{kind} takes once each: {', '.join(allowed)}")
-        if not (digits.isascii() and digits.isdigit() and int(digits)):
+        if not (digits.isascii() and digits.isdigit() and len(digits) < DIGITS_END and int(digits)):
             raise wrong(text, f"{name} takes a number above 0, perhaps with K, M or G")
         numbers[name] = int(digits) * UNITS[unit]
     return QuotaRule(kind, pattern, **numbers)
