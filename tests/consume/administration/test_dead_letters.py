@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,17 @@ def test_a_redrive_puts_each_letter_back_to_its_topic_once(store):
     assert list(store.administration.dead_letters(GROUP).redrive()) == []
     (progress,) = store.administration.group_progress(REDRIVE_GROUP)
     assert (progress.topic, progress.lag) == (f"%DLQ%{GROUP}", 0)
+
+
+def test_a_redrive_ends_although_letters_die_again_meanwhile(store):
+    """A message that nobody can handle would otherwise go round for ever, and fill the store."""
+    rows = []
+    for row in islice(store.administration.dead_letters(GROUP).redrive(), 20):
+        rows.append(row.queue_offset)
+        send_back(store._engine, GROUP, messages(store, row.topic)[-1], delay_level=-1)
+        settle(store)
+    assert rows == [0, 1, 2, 3, 4, 5]
+    assert [row.queue_offset for row in store.administration.dead_letters(GROUP).redrive()] == [6, 7, 8, 9, 10, 11]
 
 
 def test_a_redrive_to_the_group_reaches_that_group_alone(store):

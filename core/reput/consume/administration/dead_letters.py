@@ -229,6 +229,9 @@ class GroupDeadLetters:
     ) -> Generator[RedrivenLetter, None, None]:
         """Put dead letters back, one at each step of the iteration, and yield what became of each.
 
+        Letters that die meanwhile, perhaps again, wait for the next redrive: one that cannot be handled does not keep a
+        redrive going for ever.
+
         The parameters that are not listed choose the letters, as those of `read` do.
 
         Args:
@@ -252,10 +255,13 @@ class GroupDeadLetters:
         positions = RedrivePositions(self._marks, self._group, is_used=is_used)
         begun_at, waiting = time.monotonic(), threading.Event()
         number = 0
+        ends = self._ends()
         try:
             for record in self.read(begin, topic=topic, tags=tags, sql=sql):
                 if number == count:
                     break
+                if record.queue_offset >= ends.get(record.queue_id, 0):
+                    continue
                 if rate is not None and (pause := begun_at + number / rate - time.monotonic()) > 0:
                     waiting.wait(pause)
                 if number == 0:
@@ -283,6 +289,17 @@ class GroupDeadLetters:
         return iterated_in_thread(
             self.redrive(begin, to=to, topic=topic, tags=tags, sql=sql, count=count, rate=rate, dry_run=dry_run)
         )
+
+    def _ends(self) -> dict[int, int]:
+        """Return where the queues of the dead letters end now."""
+        try:
+            queue_ids = self._source.queue_ids(self._topic)
+            return {queue_id: self._source.queue_range(self._topic, queue_id)[1] for queue_id in queue_ids}
+        except RequestRefused as error:
+            # No message of the group has died yet.
+            if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return {}
 
     def _put_back(self, record: Record, to: RedriveTarget, *, dry_run: bool) -> RedrivenLetter:
         """Put one letter back, and return what became of it."""
