@@ -46,6 +46,26 @@ def test_an_action_tells_how_far_it_is_and_how_it_ended(tmp_path):
     ]
 
 
+def test_an_action_that_runs_is_not_begun_a_second_time():
+    """A double click on the button of a redrive would put each letter back twice."""
+    jobs = Jobs(AuditLog(None))
+    go_on = threading.Event()
+    begun = []
+
+    def redrive(progress):
+        begun.append(1)
+        go_on.wait()
+        return "done"
+
+    first = jobs.begin("redrive group=billing", "ada", "10.0.0.7", redrive)
+    assert jobs.begin("redrive group=billing", "ada", "10.0.0.7", redrive) is first
+    assert jobs.begin("redrive group=audit", "ada", "10.0.0.7", redrive) is not first
+    go_on.set()
+    wait_until(lambda: first.state == "done")
+    assert jobs.begin("redrive group=billing", "ada", "10.0.0.7", redrive) is not first
+    wait_until(lambda: len(begun) == 3)
+
+
 def test_a_login_changes_no_byte_of_a_store(tmp_path):
     """The page and the program's log show it; a file that the operator names has it, too."""
     for keeps_logins, written in ((False, False), (True, True)):

@@ -62,12 +62,17 @@ class Jobs:
     def begin(self, action: str, user: str, peer: str, work: Work) -> Job:
         """Do *work* on a thread; it returns its outcome and may tell its progress.
 
+        If the same action runs already, that one is returned: a form that was sent twice must not redrive twice.
+
         Raises:
             OSError: the audit log cannot be written; nothing is done.
         """
-        self.audit.add(user, peer, action, "begun")
-        job = Job(next(self.numbers), action, user, peer)
         with self.lock:
+            for job in self.jobs.values():
+                if job.action == action and job.state == "runs":
+                    return job
+            self.audit.add(user, peer, action, "begun")
+            job = Job(next(self.numbers), action, user, peer)
             self.jobs[job.number] = job
             for number in list(self.jobs)[: max(len(self.jobs) - KEPT_MAX, 0)]:
                 if self.jobs[number].state != "runs":
