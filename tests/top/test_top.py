@@ -13,6 +13,7 @@ import reput
 from command_line import run_reput
 from delivering import LIMIT_S
 from reput.cli.target.watched_target import watched_source
+from reput.client.administration import BrokerRow
 from reput.errors import BrokerError
 from reput.top.top_app import TopApp
 from reput.top.top_tables import BROKERS, DISPATCHERS, GROUPS, TOPICS, Table
@@ -152,6 +153,25 @@ def test_a_frozen_screen_reads_nothing_until_it_is_released():
             await until(lambda: source.calls > calls, pilot.pause)
 
     asyncio.run(shown())
+
+
+def test_an_address_in_brackets_is_shown_as_it_is():
+    """That of a broker behind IPv6, and a name that some broker has given to itself, are not the screen's markup."""
+
+    class Source:
+        def read(self) -> Overview:
+            broker = BrokerRow("c", "b[/x]", 0, "[fe80::1]:10911", {}, None)
+            return Overview("b", 0.0, 0, None, [broker], [], None)
+
+    async def watch(app, pause):
+        table = app.query_one("#brokers", DataTable)
+        await until(lambda: table.row_count == 1, pause)
+        await pause()
+        line = "".join(segment.text for segment in table.render_line(1))
+        assert "b[/x] 0" in line
+        assert "[fe80::1]:10911" in line
+
+    run(Source(), False, watch)
 
 
 @pytest.mark.parametrize("table", [DISPATCHERS, GROUPS, TOPICS, BROKERS], ids=lambda table: table.name)

@@ -10,6 +10,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.markup import escape
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from reput.errors import ReputError
@@ -99,8 +100,9 @@ class TopApp(App[None]):
         """Read the source, in a thread, and show what it says."""
         try:
             overview = self.source.read()
-        except ReputError as error:
-            self.call_from_thread(self.if_shown, partial(self.tell, f"{error}\n{error.advice}"))
+        except (ReputError, OSError) as error:
+            advice = error.advice if isinstance(error, ReputError) else ""
+            self.call_from_thread(self.if_shown, partial(self.tell, f"{error}\n{advice}"))
         else:
             self.call_from_thread(self.if_shown, partial(self.show, overview))
 
@@ -133,11 +135,13 @@ class TopApp(App[None]):
 
 def fill(table: DataTable[str], rows: list[Cells]) -> None:
     """Show *rows*; the cursor and the place stay where they are."""
-    for number, row in enumerate(rows[: table.row_count]):
+    # A name or an address in brackets is no markup.
+    texts = [[escape(cell) for cell in row] for row in rows]
+    for number, row in enumerate(texts[: table.row_count]):
         for column, cell in enumerate(row):
             if table.get_cell_at((number, column)) != cell:  # type: ignore[arg-type]
                 table.update_cell_at((number, column), cell)  # type: ignore[arg-type]
-    for row in rows[table.row_count :]:
+    for row in texts[table.row_count :]:
         table.add_row(*row)
     while table.row_count > len(rows):
         table.remove_row(table.ordered_rows[-1].key)
