@@ -14,6 +14,7 @@ from command_line import run_reput
 from consoles import TOKEN, Browser, store_browser
 from delivering import wait_until
 from reput.console import accounts as accounts_module
+from reput.console import guard
 from reput.console.accounts import FREE_FAILURES, WAITING_MAX, Accounts, hashed
 from reput.console.console_options import console_of
 from reput.console.console_server import uvicorn_config
@@ -106,6 +107,19 @@ def test_a_session_s_cookie_is_kept_from_scripts_and_other_sites(store):
     with store_browser(store) as browser:
         cookie = browser.client.get("/").headers["set-cookie"]
     assert "HttpOnly; SameSite=Strict" in cookie
+
+
+def test_a_scraper_does_not_push_out_the_session_of_a_browser(store, monkeypatch):
+    """It keeps no cookie, and comes every few seconds for months."""
+    monkeypatch.setattr(guard, "SESSIONS_MAX", 3)
+    with store_browser(store) as browser:
+        browser.text("/topics")
+        session = browser.client.cookies["reput_console"]
+        for path in ("/metrics", "/static/console.js"):
+            for _ in range(4):
+                browser.client.cookies.clear()
+                assert "set-cookie" not in browser.client.get(path).headers
+        assert session in browser.console.guard.sessions
 
 
 @pytest.mark.slow

@@ -35,6 +35,8 @@ SESSIONS_MAX = 1000
 FORM_SIZE_MAX = 16 << 10
 FIELDS_MAX = 32
 OPEN_PATHS = ("/login", "/static/")
+# A scraper keeps no cookie: a session for each scrape would push out those of browsers.
+FORMLESS_PATHS = ("/metrics", "/static/")
 # They are asked by scripts, for which a page to log in would be no answer.
 BARE_PATHS = ("/events",)
 HEADERS = {
@@ -116,7 +118,7 @@ class Guard:
             return
         token = request.cookies.get(COOKIE, "")
         session = self.session(token)
-        if session is None and self.accounts is None:
+        if session is None and self.accounts is None and not scope["path"].startswith(FORMLESS_PATHS):
             new_cookie, session = self.begin(None)
         scope.setdefault("state", {})
         scope["state"] |= {"session": session, "guard": self, "form": {}}
