@@ -235,6 +235,20 @@ def test_a_target_belongs_to_one_store(tmp_path):
         make_backup(store, other)
 
 
+@pytest.mark.parametrize("folder", ["backups", "config/backups", "reput/backups"])
+def test_a_target_is_no_folder_of_its_store(tmp_path, folder):
+    """It would be lost with the store; and below config/, each backup would contain all before it."""
+    store = tmp_path / "store"
+    with writing(store) as writer:
+        put(writer, 3)
+    (tmp_path / "link").symlink_to(store)
+    for target in (store / folder, tmp_path / "link" / folder, tmp_path / "x" / ".." / "store" / folder):
+        with pytest.raises(ConfigError, match="the target lies in the store"):
+            make_backup(store, target)
+    assert not (store / folder).exists()
+    make_backup(store, tmp_path / "store-backups")
+
+
 def test_a_target_belongs_to_one_history(tmp_path):
     """If an older copy of a store was put back and written, its backups need another target."""
     store, copy, target = tmp_path / "store", tmp_path / "copy", tmp_path / "target"

@@ -33,7 +33,7 @@ from reput.backup.retention import Keep, Removals
 from reput.backup.source import BackupSource
 from reput.backup.stored import newest_manifest, pieces_of
 from reput.backup.target import BackupTarget
-from reput.errors import DamagedStore, StoreError
+from reput.errors import ConfigError, DamagedStore, StoreError
 from reput.settings import Settings
 from reput.store.check.check import configuration_notes
 from reput.store.disk.files import Clock
@@ -43,7 +43,7 @@ from reput.store.recovery.damage_list import DamagedRange
 from reput.store.state.epochs import Epoch, Epochs, make_mark, mark_holds
 from reput.store.state.identity import LAYOUT_VERSION
 
-__all__ = ["BackupReport", "Backups", "backup_store"]
+__all__ = ["BackupReport", "Backups", "backup_store", "require_outside"]
 
 # A piece joins the ones before it while they are not larger, so that a log that is shipped every second does not become
 # a piece a second. Above this size, a piece stays as it is: that bounds what is copied twice.
@@ -89,13 +89,24 @@ def backup_store(
 
     Raises:
         NotAStore: the directory holds no commit log.
+        ConfigError: the target lies in the store.
         StoreError: the target belongs to another store or history, another backup works on it, or it cannot be used.
     """
+    require_outside(target, store_directory)
     with target.lock():
         backups = Backups(store_directory, target, settings, on_progress)
         report = backups.make()
         removed = Removals(target, keep).remove_old(Clock().now_ms())
         return msgspec.structs.replace(report, removed=removed)
+
+
+def require_outside(target: BackupTarget, store_directory: Path) -> None:
+    """Raise ConfigError if *target* lies in the store."""
+    if target.lies_in(store_directory):
+        raise ConfigError(
+            f"the target lies in the store: target={target.address} store={store_directory}",
+            "Name a place outside, on another disk: what destroys the store must not destroy its backups.",
+        )
 
 
 class Backups:

@@ -79,6 +79,9 @@ class DirectoryTarget:
             raise
         return descriptor
 
+    def lies_in(self, directory: Path) -> bool:
+        return directory.resolve() in self.directory.resolve().parents
+
     def is_empty(self) -> bool:
         # A killed first backup may leave the draft of its first file.
         return not self.directory.exists() or all(

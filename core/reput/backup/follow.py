@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from reput.backup.backup import BackupReport, Backups
+from reput.backup.backup import BackupReport, Backups, require_outside
 from reput.backup.layout import manifest_name
 from reput.backup.retention import Keep, Removals
 from reput.backup.target import BackupTarget
@@ -38,8 +38,9 @@ def follow_store(
         wait: called between two looks at the store; False ends the following.
 
     Raises:
-        NotAStore, StoreError: as of `backup_store`.
+        NotAStore, ConfigError, StoreError: as of `backup_store`.
     """
+    require_outside(target, store_directory)
     with target.lock():
         backups = Backups(store_directory, target, settings)
         # The last backup of this run, if it is not the first of its hour.

@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -75,6 +76,9 @@ class ObjectTarget:
 
     def removing(self) -> contextlib.AbstractContextManager[bool]:
         return contextlib.nullcontext(True)
+
+    def lies_in(self, directory: Path) -> bool:
+        return False
 
     def is_empty(self) -> bool:
         with self.telling():

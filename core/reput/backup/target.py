@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["CHUNK_SIZE", "BackupTarget", "Bytes", "ObjectWriter"]
@@ -46,6 +47,9 @@ class BackupTarget(Protocol):
 
     def removing(self) -> contextlib.AbstractContextManager[bool]:
         """Return whether something may be removed: False while it could be read."""
+
+    def lies_in(self, directory: Path) -> bool:
+        """Return whether it is a folder of *directory*."""
 
     def is_empty(self) -> bool:
         """Return whether there is nothing at all."""
