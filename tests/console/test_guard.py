@@ -155,6 +155,8 @@ def test_wrong_passwords_make_the_next_attempt_wait_longer_each_time(store, user
         status, page = log_in(browser)
         assert status == 429
         assert "try again in 2 s" in page
+        noted = [line.outcome for line in browser.console.audit.shown]
+        assert noted == ["refused: name or password is wrong"] * 6, "what is refused at once must not fill the log"
         now[0] = 2.0
         assert log_in(browser, "wrong")[0] == 403
         assert "try again in 4 s" in log_in(browser)[1]
@@ -209,6 +211,8 @@ def test_a_scraper_logs_in_by_http_s_basic_form(store, users):
             header = {"authorization": "Basic " + base64.b64encode(f"ada:{password}".encode()).decode()}
             assert browser.client.get("/metrics", headers=header).status_code == status
             assert browser.client.get("/", headers=header, follow_redirects=False).status_code == 303
+        noted = [line.outcome for line in browser.console.audit.shown]
+        assert noted == ["refused: name or password is wrong"] * FREE_FAILURES
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,18 @@ def test_a_login_changes_no_byte_of_a_store(tmp_path):
         assert (tmp_path / "audit.log").exists() == written
 
 
+def test_attempts_to_log_in_do_not_push_actions_off_the_page():
+    """The page has the last of both, newest first."""
+    audit = AuditLog(None)
+    audit.add("ada", "10.0.0.7", "pause dispatcher=index", "begun")
+    for _ in range(1000):
+        audit.add_login("-", "10.0.0.9", "refused")
+    audit.add("ada", "10.0.0.7", "resume dispatcher=index", "begun")
+    actions = [line.action for line in audit.shown if line.action != "login"]
+    assert actions == ["resume dispatcher=index", "pause dispatcher=index"]
+    assert len(audit.shown) < 1000
+
+
 def test_an_action_that_cannot_be_noted_is_not_begun(tmp_path):
     """An audit log that does not take the line would hide who did it."""
     (tmp_path / "log").write_text("a file")

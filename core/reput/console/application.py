@@ -65,7 +65,7 @@ class Console(ConsoleContext):
             lifespan=self.lifespan,
             exception_handlers={ReputError: self.failed, HTTPException: self.missing, OSError: self.failed},
         )
-        self.guard = Guard(application, hosts=hosts, accounts=accounts, is_encrypted=is_encrypted)
+        self.guard = Guard(application, audit=self.audit, hosts=hosts, accounts=accounts, is_encrypted=is_encrypted)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, application: Starlette) -> AsyncIterator[None]:

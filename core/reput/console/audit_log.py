@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections import deque
+from heapq import merge
 from pathlib import Path
 
 import msgspec
 
 __all__ = ["AuditLine", "AuditLog"]
 
-# What the page shows; the file has all.
+# What the page shows of actions, and of logins; the file has all.
 SHOWN_MAX = 200
 
 logger = logging.getLogger("reput.console")
@@ -47,11 +48,28 @@ class AuditLog:
         self.path = path
         self.keeps_logins = keeps_logins
         self.lock = threading.Lock()
-        self.shown: deque[AuditLine] = deque(maxlen=SHOWN_MAX)
+        # Apart, so that a stranger who tries passwords does not push the actions off the page.
+        self.actions: deque[AuditLine] = deque(maxlen=SHOWN_MAX)
+        self.logins: deque[AuditLine] = deque(maxlen=SHOWN_MAX)
+
+    @property
+    def shown(self) -> list[AuditLine]:
+        """The last actions and logins, newest first."""
+        with self.lock:
+            return list(merge(self.actions, self.logins, key=lambda line: -line.timestamp))
 
     def add_login(self, user: str, peer: str, outcome: str) -> None:
         """Add a login, or an attempt."""
-        self.note(AuditLine(time.time_ns() // 1_000_000, user, peer, "login", outcome), self.keeps_logins)
+        line = AuditLine(time.time_ns() // 1_000_000, user, peer, "login", outcome)
+        self.note(line, self.logins, is_kept=self.keeps_logins)
+
+    def add_refused_login(self, peer: str) -> None:
+        """Add an attempt with a wrong name or password.
+
+        Not the name: it may be a password in the wrong field. Attempts of a name that waits are not looked at, and not
+        added: a stranger could fill the disk with them.
+        """
+        self.add_login("-", peer, "refused: name or password is wrong")
 
     def add(self, user: str, peer: str, action: str, outcome: str) -> None:
         """Add one line.
@@ -59,10 +77,10 @@ class AuditLog:
         Raises:
             OSError: it cannot be written; then the action is not begun.
         """
-        self.note(AuditLine(time.time_ns() // 1_000_000, user, peer, action, outcome), True)
+        self.note(AuditLine(time.time_ns() // 1_000_000, user, peer, action, outcome), self.actions, is_kept=True)
 
-    def note(self, line: AuditLine, is_kept: bool) -> None:
-        """Add a line to the file if it *is_kept*, to the page, and to the program's log."""
+    def note(self, line: AuditLine, shown: deque[AuditLine], *, is_kept: bool) -> None:
+        """Add a line to the file if it *is_kept*, to what is *shown*, and to the program's log."""
         with self.lock:
             if self.path is not None and is_kept:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,5 +89,5 @@ class AuditLog:
                     os.write(descriptor, msgspec.json.encode(line) + b"\n")
                 finally:
                     os.close(descriptor)
-            self.shown.appendleft(line)
+            shown.appendleft(line)
         logger.info("user=%s peer=%s action=%s outcome=%s", line.user, line.peer, line.action, line.outcome)

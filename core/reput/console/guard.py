@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hmac
 import math
 import secrets
@@ -24,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reput.console.accounts import Accounts
+from reput.console.accounts import Accounts, Attempt
+from reput.console.audit_log import AuditLog
 from reput.in_thread import in_thread
 
 __all__ = ["FORM_SIZE_MAX", "ConsoleSession", "Guard"]
@@ -71,6 +73,7 @@ class Guard:
     """Wraps the application. One event loop.
 
     Args:
+        audit: gets the attempts of scrapers with a wrong password.
         hosts: names under which the console may be asked; empty: any.
         accounts: None: no login is needed.
         is_encrypted: cookies are sent over TLS only.
@@ -80,12 +83,14 @@ class Guard:
         self,
         application: ASGIApp,
         *,
+        audit: AuditLog,
         hosts: frozenset[str],
         accounts: Accounts | None,
         is_encrypted: bool,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.application = application
+        self.audit = audit
         self.hosts = hosts
         self.accounts = accounts
         self.is_encrypted = is_encrypted
@@ -149,11 +154,20 @@ class Guard:
         except (binascii.Error, UnicodeDecodeError):
             return refusal
         # Not in the event loop: a key takes a while.
-        attempt = await in_thread(partial(accounts.attempt, name, password, address))
+        attempt = await in_thread(partial(self.attempt, accounts, name, password, address))
         if attempt.wait_s:
             wait = str(math.ceil(attempt.wait_s))
             return PlainTextResponse("too many attempts: try again later\n", 429, {"retry-after": wait})
         return None if attempt.accepted else refusal
+
+    def attempt(self, accounts: Accounts, name: str, password: str, address: str) -> Attempt:
+        """Return what became of an attempt of a scraper; one with a wrong password is noted as at the login page."""
+        attempt = accounts.attempt(name, password, address)
+        if not attempt.accepted and not attempt.wait_s:
+            # It is refused whether the line can be written or not.
+            with contextlib.suppress(OSError):
+                self.audit.add_refused_login(address)
+        return attempt
 
     async def check_form(self, request: Request, headers: Headers, session: ConsoleSession | None) -> Response | None:
         """Read the form of a POST into the request's state; return the answer if it is not to be trusted."""

@@ -241,7 +241,7 @@ class Pages:
     def audit(self, request: Request) -> Response:
         """Show the actions and their users."""
         audit = self.console.audit
-        return self.console.page(request, "audit.html", "Actions", lines=list(audit.shown), path=audit.path)
+        return self.console.page(request, "audit.html", "Actions", lines=audit.shown, path=audit.path)
 
     def login(self, request: Request) -> Response:
         """Show the form to log in, and log in."""
@@ -272,8 +272,8 @@ class Pages:
         failed, status = "name or password is wrong", 403
         if attempt.wait_s:
             failed, status = f"too many attempts: try again in {math.ceil(attempt.wait_s)} s", 429
-        # Not the name: it may be a password in the wrong field.
-        self.console.audit.add_login("-", peer, f"refused: {failed}")
+        else:
+            self.console.audit.add_refused_login(peer)
         return self.console.page(request, "login.html", "Log in", status, failed=failed, csrf=session.csrf)
 
     def logout(self, request: Request) -> Response:
