@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from starlette.testclient import TestClient
 
 from command_line import run_reput
 from consoles import TOKEN, Browser, store_browser
@@ -281,3 +282,18 @@ def test_on_loopback_a_console_answers_to_its_own_address(store, address):
         hosts = console_of(target, listener, None, is_encrypted=False).guard.hosts
     assert {address, "localhost"} <= hosts
     assert "127.0.0.9" not in hosts
+
+
+def test_a_proxy_on_this_machine_passes_on_the_name_that_browsers_use(store, users):
+    """With accounts a console on loopback answers to any name, and forms of that name are its own."""
+    name = {"host": "console.example.org", "origin": "https://console.example.org"}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        target = ConsoleStore(store, partial(load_store_settings, store, None, []))
+        console = console_of(target, listener, users, is_encrypted=False)
+    with TestClient(console.guard) as client:
+        token = TOKEN.search(client.get("/login", headers=name).text)
+        assert token is not None
+        fields = {"csrf": token[1], "name": "ada", "password": PASSWORD}
+        assert client.post("/login", headers=name, data=fields).status_code == 200
+        assert client.post("/login", headers={**name, "origin": "https://evil.example"}, data=fields).status_code == 403

@@ -98,7 +98,9 @@ class Console(ConsoleContext):
     async def events(self, request: Request) -> Response:
         """Stream the readings to a page."""
         del request
-        return StreamingResponse(self.feed.events(), media_type="text/event-stream")
+        # nginx would hold the readings back until its buffer is full.
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(self.feed.events(), headers=headers, media_type="text/event-stream")
 
     def metrics(self, request: Request) -> Response:
         """Return the metrics of a store; brokers have their own."""

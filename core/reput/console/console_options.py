@@ -47,7 +47,10 @@ def console_of(
     is_encrypted: bool,
     audit_log: Path | None = None,
 ) -> Console:
-    """Return the console of *target* for a socket: on loopback it answers to names of this machine alone.
+    """Return the console of *target* for a socket.
+
+    On loopback without accounts it answers to names of this machine alone. With accounts, a page that reaches it by a
+    name of its own has no session there; and a proxy on this machine passes on the name that browsers use.
 
     Raises:
         ConfigError: the file of users cannot be used.
@@ -61,7 +64,7 @@ def console_of(
     return Console(
         target,
         accounts=None if users is None else Accounts(users),
-        hosts=hosts if address.is_loopback else frozenset(),
+        hosts=hosts if address.is_loopback and users is None else frozenset(),
         is_encrypted=is_encrypted,
         audit=AuditLog(audit_log, keeps_logins=keeps_logins),
     )

@@ -1,6 +1,7 @@
 """Guard: what every request to the console passes: host, session, login, CSRF token; and what every answer carries.
 
-host      on loopback only names of this machine: a page elsewhere must not reach the console by a name of its own
+host      on loopback, without accounts, only names of this machine: a page elsewhere must not reach the console by a
+          name of its own
 session   a cookie that scripts cannot read and other sites do not send; kept in memory, gone when the console ends
 login     where there are accounts; `/metrics` takes HTTP's Basic as well, for a scraper
 POST      needs the session's token in the form, and no other origin
