@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 
@@ -19,7 +20,7 @@ from reput.broker.state.connected_clients import connection_counts
 from reput.errors import ConfigError, RequestRefused
 from reput.metrics import store_collector
 from reput.metrics.metric_list import BACKUP_METRICS, FORMER_NAMES, METRICS
-from reput.metrics.store_collector import StoreCollector
+from reput.metrics.store_collector import ShownNames, StoreCollector
 from serving import SMALL, served
 from source_tree import ROOT
 
@@ -233,3 +234,23 @@ def test_every_metric_is_documented_with_its_kind_and_labels():
         name: (metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
         for name, metric in {**METRICS, **BACKUP_METRICS}.items()
     }
+
+
+def test_two_scrapes_at_the_same_time_agree_on_what_is_shown():
+    """A second Prometheus may ask while the first one's topics are compared with those that were shown."""
+    shown = ShownNames[str]()
+    shown.kept({"a": 1, "b": 1, "c": 1})
+    other = threading.Thread(target=shown.kept, args=({"d": 1, "e": 1},))
+
+    class Meanwhile(dict[str, int]):
+        """Lets the other scrape go as far as it can while this one looks."""
+
+        def __contains__(self, name: object) -> bool:
+            if other.ident is None:
+                other.start()
+                other.join(0.2)
+            return super().__contains__(name)
+
+    assert shown.kept(Meanwhile(a=1, d=1)) == {"a", "d"}
+    other.join()
+    assert set(shown.names) == {"d", "e"}

@@ -7,10 +7,11 @@ counter that came and went would look like a restart.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from prometheus_client.core import (
@@ -99,12 +100,31 @@ class Families:
         family.add_metric([], buckets, None if total_ms is None else total_ms / 1000)
 
 
-class ShownSeries:
-    """The topics and groups that have series: what was shown once is shown at each scrape, while it exists."""
+class ShownNames(Generic[Name]):
+    """Names that have series: what was shown once is shown at each scrape, while it exists. Any thread may call."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, None] = {}
-        self.groups: dict[tuple[str, str], None] = {}
+        # Two scrapes may come at the same time.
+        self.lock = threading.Lock()
+        self.names: dict[Name, None] = {}
+
+    def kept(self, weights: Mapping[Name, int]) -> set[Name]:
+        """Return which of the keys of *weights* are shown: those that were, and the heaviest while there is room."""
+        with self.lock:
+            for gone in [name for name in self.names if name not in weights]:
+                del self.names[gone]
+            new = [name for name in weights if name not in self.names]
+            for name in sorted(new, key=lambda name: -weights[name])[: max(SERIES_MAX - len(self.names), 0)]:
+                self.names[name] = None
+            return set(self.names)
+
+
+class ShownSeries:
+    """The topics and groups that have series."""
+
+    def __init__(self) -> None:
+        self.topics = ShownNames[str]()
+        self.groups = ShownNames[tuple[str, str]]()
 
 
 class StoreCollector(Collector):
@@ -219,7 +239,7 @@ class StoreCollector(Collector):
             topics, groups = statistics.topics, statistics.groups
             left_out = {"topics": statistics.topics_left_out, "groups": statistics.groups_left_out}
             add_times(families, statistics)
-        kept_topics = kept(self.shown.topics, {row.topic: row.put_nums for row in topics})
+        kept_topics = self.shown.topics.kept({row.topic: row.put_nums for row in topics})
         for topic in topics:
             if topic.topic in kept_topics:
                 labels = {"topic": topic.topic, "is_system": truth(is_system_topic(topic.topic))}
@@ -228,7 +248,7 @@ class StoreCollector(Collector):
         weights = {(lag.group, lag.topic): lag.lag for lag in figures.lags}
         for group in groups:
             weights[group.group, group.topic] = weights.get((group.group, group.topic), 0) + group.get_nums
-        kept_groups = kept(self.shown.groups, weights)
+        kept_groups = self.shown.groups.kept(weights)
         for group in groups:
             if (group.group, group.topic) in kept_groups:
                 labels = group_labels(group.group, group.topic)
@@ -306,16 +326,6 @@ def add_dispatcher(families: Families, row: DispatcherRow) -> None:
     # A cell has room for 32.
     for counter, count in row.counters.items():
         families.add("reput_dispatcher_plugin_value", count, dispatcher=row.name, counter=counter)
-
-
-def kept(shown: dict[Name, None], weights: Mapping[Name, int]) -> set[Name]:
-    """Return which of the keys of *weights* are shown: those that were, and the heaviest while there is room."""
-    for gone in [name for name in shown if name not in weights]:
-        del shown[gone]
-    new = [name for name in weights if name not in shown]
-    for name in sorted(new, key=lambda name: -weights[name])[: max(SERIES_MAX - len(shown), 0)]:
-        shown[name] = None
-    return set(shown)
 
 
 def group_labels(group: str, topic: str) -> dict[str, str]:
