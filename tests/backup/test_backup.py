@@ -10,9 +10,9 @@ import shutil
 import pytest
 
 from backing_up import assert_restored, make_backup, make_restore, put, writing
-from reput.backup.directory_target import DirectoryTarget
+from reput.backup.directory_target import DirectoryTarget, FileWriter
 from reput.backup.follow import follow_store
-from reput.backup.layout import LOG
+from reput.backup.layout import BACKUPS, LOG
 from reput.backup.restore import list_backups
 from reput.backup.restored_log import verify_log
 from reput.backup.retention import parse_keep
@@ -437,6 +437,31 @@ def test_old_backups_go_with_what_only_they_need(tmp_path):
     assert len(list((target / LOG).iterdir())) < before
     assert_restored(target, tmp_path, store, ends[-1], backup=5)
     assert make_backup(store, target, parse_keep("1h")).removed == 0
+
+
+def test_what_a_killed_backup_left_goes_before_the_next_one_needs_its_room(tmp_path, monkeypatch):
+    """On a full disk, no backup would ever end. An earlier one that cannot be read does not keep the next one away."""
+    store, target = tmp_path / "store", tmp_path / "target"
+    with writing(store) as writer:
+        put(writer, 3)
+    make_backup(store, target)
+    with writing(store) as writer:
+        put(writer, 3)
+    left = target / LOG / "00000000000000001500-2-0badc0de.draft"
+    left.write_bytes(bytes(5000))
+    write = FileWriter.write
+
+    def write_if_there_is_room(self, data):
+        if left.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, data)
+
+    monkeypatch.setattr(FileWriter, "write", write_if_there_is_room)
+    assert make_backup(store, target).records == 6
+    (target / BACKUPS / "0000000001.json").write_bytes(b"not a manifest")
+    with pytest.raises(DamagedStore):
+        make_backup(store, target)
+    assert [int(path.stem) for path in sorted((target / BACKUPS).iterdir())] == [1, 2, 3]
 
 
 def test_segments_that_retention_removed_are_left_out_of_later_backups(tmp_path):

@@ -95,9 +95,10 @@ def backup_store(
     require_outside(target, store_directory)
     with target.lock():
         backups = Backups(store_directory, target, settings, on_progress)
+        removals = Removals(target, keep)
+        removals.remove_leftovers()
         report = backups.make()
-        removed = Removals(target, keep).remove_old(Clock().now_ms())
-        return msgspec.structs.replace(report, removed=removed)
+        return msgspec.structs.replace(report, removed=removals.remove_old(Clock().now_ms()))
 
 
 def require_outside(target: BackupTarget, store_directory: Path) -> None:

@@ -48,6 +48,7 @@ def follow_store(
         # Those before it that have not gone yet, because a restore reads.
         going: list[int] = []
         removals = Removals(target, keep)
+        removals.remove_leftovers()
         hour: int | None = None
         cleaned_at = time.monotonic()
         report: BackupReport | None = backups.make()

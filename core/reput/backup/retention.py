@@ -6,6 +6,7 @@ Nothing goes while a restore could read it: the next removal takes that, too.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from itertools import takewhile
@@ -15,7 +16,7 @@ import msgspec
 from reput.backup.layout import BACKUPS, FILES, LOG, BackupManifest, manifest_name
 from reput.backup.stored import backup_numbers, find_manifest, newest_manifest, pieces_of, read_manifest
 from reput.backup.target import BackupTarget
-from reput.errors import ConfigError
+from reput.errors import ConfigError, StoreError
 
 __all__ = ["Keep", "Removals", "parse_keep"]
 
@@ -63,17 +64,29 @@ class Removals:
         with self.target.removing() as may_remove:
             if not may_remove:
                 return 0
-            numbers = backup_numbers(self.target)
-            if not self.timestamps.keys() <= {*numbers[:-1]}:
-                # Another program has removed backups.
-                self.timestamps.clear()
-                self.uses.clear()
+            numbers = self.numbers()
             going = self.old(numbers, now_ms)
             for number in going:
                 self.forget(number)
                 self.target.remove(manifest_name(number))
             self.remove_unused(numbers[len(going) :])
             return len(going)
+
+    def remove_leftovers(self) -> None:
+        """Remove what no backup needs before another one is made, which may need the room of what a killed one left."""
+        # A backup that cannot be read keeps all that is there, but not the next one from being made.
+        with self.target.removing() as may_remove, contextlib.suppress(StoreError):
+            if may_remove:
+                self.remove_unused(self.numbers())
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the backups, ascending."""
+        numbers = backup_numbers(self.target)
+        if not self.timestamps.keys() <= {*numbers[:-1]}:
+            # Another program has removed backups.
+            self.timestamps.clear()
+            self.uses.clear()
+        return numbers
 
     def old(self, numbers: list[int], now_ms: int) -> list[int]:
         """Return the first of *numbers*, those of the backups that are not kept."""
