@@ -16,12 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import reput
 from command_line import REPUT
+from delivering import LIMIT_S
 from reput.broker.state.connected_clients import connection_counts
 from reput.errors import ConfigError, RequestRefused
 from reput.metrics import store_collector
 from reput.metrics.metric_list import BACKUP_METRICS, FORMER_NAMES, METRICS
 from reput.metrics.store_collector import ShownNames, StoreCollector
 from serving import SMALL, served
+from small_store import overwrite
 from source_tree import ROOT
 
 PAGE = ROOT / "docs" / "metrics.md"
@@ -254,3 +256,26 @@ def test_two_scrapes_at_the_same_time_agree_on_what_is_shown():
     assert shown.kept(Meanwhile(a=1, d=1)) == {"a", "d"}
     other.join()
     assert set(shown.names) == {"d", "e"}
+
+
+@pytest.mark.parametrize("view", ["log", "queue"])
+def test_a_damaged_message_does_not_hide_the_metrics_of_all_others(store, view):
+    """Its group waits at it: the lag is known, its age is not. The alert for damage needs a scrape that works."""
+    results = store.put_batch([reput.Message("orders", b"x"), reput.Message("orders", b"y")])
+    store.wait_for("consume_queue", results[-1].next_commit_log_offset, LIMIT_S)
+    with store.consumer("billing", "orders") as consumer:
+        consumer.receive(LIMIT_S)
+        consumer.commit()
+    store.flush()
+    if view == "log":
+        overwrite(store.directory, results[0].commit_log_offset, b"\xff" * 60)
+    else:
+        with (store.directory / "consumequeue" / "orders" / "0" / f"{0:020d}").open("r+b") as file:
+            file.write(b"\xff" * 20)
+    text = text_of(store)
+    labels = {"consumer_group": "billing", "topic": "orders", "is_retry": "false", "is_system": "false"}
+    assert value(text, "rocketmq_consumer_lag_messages", **labels) == 2
+    assert "rocketmq_consumer_lag_latency_milliseconds{" not in text
+    (progress,) = store.administration.group_progress("billing")
+    assert (progress.lag, progress.last_timestamp) == (2, None)
+    assert [row.max_offset for row in store.administration.topic_stats("orders")] == [2]

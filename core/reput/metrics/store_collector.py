@@ -298,7 +298,9 @@ def add_times(families: Families, statistics: StoreStatistics) -> None:
 def add_lag(families: Families, lag: GroupLag) -> None:
     """Add how far a group is behind in a topic."""
     labels = group_labels(lag.group, lag.topic)
-    age = 0.0 if lag.waiting_since is None else max(time.time() * 1000 - lag.waiting_since, 0.0)
+    age = None if lag.waiting_since is None else max(time.time() * 1000 - lag.waiting_since, 0.0)
+    # Of a damaged message that waits, nobody knows the age.
+    age = age if lag.lag else 0.0
     families.add("rocketmq_consumer_lag_messages", lag.lag, **labels)
     families.add("rocketmq_consumer_lag_latency_milliseconds", age, **labels)
 

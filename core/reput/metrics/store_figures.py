@@ -40,7 +40,7 @@ class GroupLag(msgspec.Struct, frozen=True):
 
     Attributes:
         lag: existing messages that it has not acknowledged.
-        waiting_since: store time of the oldest of them, ms since 1970; None: there is none.
+        waiting_since: store time of the oldest of them, ms since 1970; None: there is none, or it is damaged.
     """
 
     group: str
@@ -122,7 +122,7 @@ def group_lags(progress: Mapping[str, Sequence[GroupProgress]], queues: StoredQu
                 if row.topic == topic and row.lag:
                     lag += row.lag
                     # Behind the messages that retention has removed.
-                    times.append(queues.store_timestamp(topic, row.queue_id, row.broker_offset - row.lag))
+                    times.append(queues.readable_timestamp(topic, row.queue_id, row.broker_offset - row.lag))
             waiting_since = min((time for time in times if time is not None), default=None)
             found.append(GroupLag(group, topic, lag, waiting_since))
     return found

@@ -33,7 +33,8 @@ class QueueStats(msgspec.Struct, frozen=True):
 
     Attributes:
         max_offset: queue offset after the last message.
-        last_update_timestamp: store time of the last message, ms since 1970; None: there is no last message (any more).
+        last_update_timestamp: store time of the last message, ms since 1970; None: there is no last message (any more),
+            or it is damaged.
     """
 
     topic: str
@@ -138,7 +139,8 @@ class Administration:
         rows = []
         for queue_id in self._queues.queue_ids(topic):
             low, high = self._queues.queue_range(topic, queue_id)
-            rows.append(QueueStats(topic, queue_id, low, high, self._queues.store_timestamp(topic, queue_id, high - 1)))
+            last = self._queues.readable_timestamp(topic, queue_id, high - 1)
+            rows.append(QueueStats(topic, queue_id, low, high, last))
         return rows
 
     async def atopic_stats(self, topic: str) -> list[QueueStats]:

@@ -7,7 +7,7 @@ import msgspec
 from reput.argument_checks import require_text, require_whole
 from reput.consume.pull.group_reader import ReadingStore
 from reput.consume.registry.topics import Topics, may_be_topic
-from reput.errors import RequestRefused
+from reput.errors import DamagedStore, RequestRefused
 from reput.remoting.response_code import ResponseCode
 from reput.store.disk.shortages import tell_read_error
 
@@ -21,7 +21,8 @@ class GroupProgress(msgspec.Struct, frozen=True):
         broker_offset: queue offset after the last message of the queue.
         consumer_offset: queue offset that the group consumes next.
         lag: existing messages that it has not consumed.
-        last_timestamp: store time of the last message that it consumed, ms since 1970; None: the message is gone.
+        last_timestamp: store time of the last message that it consumed, ms since 1970; None: the message is gone or
+            damaged.
     """
 
     group: str
@@ -83,6 +84,16 @@ class StoredQueues:
             found = self.store.reader.get_message(topic, queue_id, queue_offset, 1).records
         return found[0].store_timestamp if found else None
 
+    def readable_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return the store time of one message; None: it does not exist, or is damaged.
+
+        For tables of many queues, in which one damaged message must not hide all others. Whoever reads it is told.
+        """
+        try:
+            return self.store_timestamp(topic, queue_id, queue_offset)
+        except DamagedStore:
+            return None
+
     @tell_read_error("the queues cannot be read")
     def offset_by_time(self, topic: str, queue_id: int, store_timestamp: int) -> int:
         """Return the queue offset of the first message stored at or after *store_timestamp*, ms since 1970."""
@@ -95,7 +106,7 @@ class StoredQueues:
         for topic, offsets in sorted(committed.items()):
             for queue_id, offset in sorted(offsets.items()):
                 low, high = self.queue_range(topic, queue_id)
-                last = self.store_timestamp(topic, queue_id, offset - 1)
+                last = self.readable_timestamp(topic, queue_id, offset - 1)
                 lag = max(0, high - max(offset, low))
                 rows.append(GroupProgress(group, topic, queue_id, high, offset, lag, last))
         return rows
