@@ -6,11 +6,14 @@ import logging
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 
 __all__ = ["Beside"]
 
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 30.0
+# One that has lived so long is started again without the pauses of those before it.
+STEADY_S = 300.0
 # Then it is killed.
 STOP_S = 5.0
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,10 +43,13 @@ class Beside:
         pause = PAUSE_MIN_S
         while not self.stopping.is_set():
             # The kernel ends the process with this thread, see die_with_parent.
+            begun = time.monotonic()
             self.process = subprocess.Popen(self.command, pass_fds=[self.descriptor], start_new_session=True)
             if self.stopping.is_set():
                 self.process.terminate()
             code = self.process.wait()
+            if time.monotonic() - begun > STEADY_S:
+                pause = PAUSE_MIN_S
             if not self.stopping.is_set():
                 logger.error("the console has ended and is started again: exit_code=%d pause_s=%g", code, pause)
                 self.stopping.wait(pause)
