@@ -178,3 +178,26 @@ def test_a_part_of_a_body_that_is_shown_is_said_to_be_one(store):
         assert view.note == note
         if view.kind == "bytes":
             assert view.text.splitlines()[-1].startswith(f"{13_792 - 16:08x}  00")
+
+
+def test_of_large_messages_few_are_in_memory(store, monkeypatch):
+    """Of each queue one until its size is known; and a page is full of bytes, too. Of small ones, blocks are read."""
+    numbers = put_numbers(store, 96)
+    read = []
+    get = store.get
+
+    def counted(*arguments, **options):
+        result = get(*arguments, **options)
+        read.extend(result.records)
+        return result
+
+    monkeypatch.setattr(store, "get", counted)
+    for block_size, page_size, shown, read_max in ((1, 1 << 20, 20, 30), (1, 1, 1, 10), (1 << 20, 1 << 20, 20, 75)):
+        monkeypatch.setattr(topic_messages, "BLOCK_SIZE_MAX", block_size)
+        monkeypatch.setattr(topic_messages, "PAGE_SIZE_MAX", page_size)
+        monkeypatch.setattr(message_search, "PAGE_MAX", 20)
+        read.clear()
+        page = next(turned(store, {"topic": "orders"}, "Older"))
+        assert page == numbers[::-1][:shown]
+        assert len(read) < read_max
+    assert [body for page in turned(store, {"topic": "orders"}, "Older") for body in page] == numbers[::-1]

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from reput.console.message_view import body_view, inflated
-from reput.console.topic_messages import PagePlace, newest_first
+from reput.console.topic_messages import PAGE_SIZE_MAX, PagePlace, newest_first
 from reput.consume.pull.topic_reader import MessageSource
 from reput_hooks import Record
 
@@ -52,15 +52,17 @@ def search_bodies(
     wanted = text.casefold()
     ends_at = monotonic() + SECONDS_MAX
     found: list[Record] = []
-    count = 0
+    count = found_size = 0
     at, passed = (None, 0) if place is None else (place.timestamp, place.passed)
     for record in islice(newest_first(source, topic, None if at is None else at + 1), passed, None):
-        if len(found) == FOUND_MAX or count == READ_MAX or (count and monotonic() > ends_at):
+        is_full = len(found) == FOUND_MAX or found_size >= PAGE_SIZE_MAX
+        if is_full or count == READ_MAX or (count and monotonic() > ends_at):
             return Found(found, count, PagePlace(at, passed))
         count += 1
         at, passed = record.store_timestamp, passed + 1 if record.store_timestamp == at else 1
         if has_text(record, wanted):
             found.append(record)
+            found_size += record.record_size
     return Found(found, count, None)
 
 

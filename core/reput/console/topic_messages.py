@@ -7,7 +7,7 @@ shown, so that turning pages onward shows each message once, however many share 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 
 import msgspec
@@ -17,8 +17,11 @@ from reput_hooks import Record
 
 __all__ = ["MessagePage", "PagePlace", "from_time", "newest_first", "page_of"]
 
-# Of each queue, so many are in memory.
+# Of each queue, so many are in memory: one, and more while they are small.
 BLOCK = 16
+BLOCK_SIZE_MAX = 256 << 10
+# A page with so many bytes is full.
+PAGE_SIZE_MAX = 8 << 20
 
 
 class PagePlace(msgspec.Struct, frozen=True):
@@ -67,7 +70,7 @@ def from_time(source: MessageSource, topic: str, timestamp: int | None = None) -
 
 
 def page_of(source: MessageSource, topic: str, place: PagePlace, count_max: int, *, ascending: bool) -> MessagePage:
-    """Return up to *count_max* messages from *place* on, upwards or downwards in time.
+    """Return up to *count_max* messages from *place* on, upwards or downwards in time; fewer if they are large.
 
     Raises:
         RequestRefused: there is no such topic.
@@ -76,11 +79,15 @@ def page_of(source: MessageSource, topic: str, place: PagePlace, count_max: int,
     # Downwards, those of the millisecond itself as well.
     before = None if at is None else at + 1
     found = from_time(source, topic, at) if ascending else newest_first(source, topic, before)
-    records = list(islice(found, place.passed, place.passed + count_max + 1))
+    records: list[Record] = []
     onward = None
-    if len(records) > count_max:
-        records.pop()
-        onward = behind(records, place)
+    size = 0
+    for record in islice(found, place.passed, None):
+        if len(records) == count_max or size >= PAGE_SIZE_MAX:
+            onward = behind(records, place)
+            break
+        records.append(record)
+        size += record.record_size
     return MessagePage(records, onward, behind(records[::-1], PagePlace(None)) if records else None)
 
 
@@ -96,10 +103,12 @@ def backwards(source: MessageSource, topic: str, queue_id: int, before: int | No
     low, high = source.queue_range(topic, queue_id)
     if before is not None:
         high = min(first_queue_offset(source, topic, queue_id, before), high)
+    count = 1
     while high > low:
-        begin = max(high - BLOCK, low)
-        yield from reversed(list(between(source, topic, queue_id, begin, high)))
-        high = begin
+        begin = max(high - count, low)
+        records = list(between(source, topic, queue_id, begin, high, count))
+        yield from reversed(records)
+        high, count = begin, next_count(count, records)
 
 
 def forwards(source: MessageSource, topic: str, queue_id: int, timestamp: int | None) -> Iterator[Record]:
@@ -110,11 +119,18 @@ def forwards(source: MessageSource, topic: str, queue_id: int, timestamp: int | 
     return between(source, topic, queue_id, low, high)
 
 
-def between(source: MessageSource, topic: str, queue_id: int, low: int, high: int) -> Iterator[Record]:
-    """Yield the messages of a queue at the offsets [low, high)."""
+def between(source: MessageSource, topic: str, queue_id: int, low: int, high: int, count: int = 1) -> Iterator[Record]:
+    """Yield the messages of a queue at the offsets [low, high), *count* of them read at first."""
     while low < high:
-        result = source.get(topic, queue_id, low, min(high - low, BLOCK))
+        result = source.get(topic, queue_id, low, min(high - low, count))
         yield from (record for record in result.records if record.queue_offset < high)
         if result.next_queue_offset <= low:
             break
-        low = result.next_queue_offset
+        low, count = result.next_queue_offset, next_count(count, result.records)
+
+
+def next_count(count: int, records: Sequence[Record]) -> int:
+    """Return how many messages are read next, after *count* of them were *records*."""
+    size = sum(record.record_size for record in records)
+    fitting = len(records) * BLOCK_SIZE_MAX // size if size else BLOCK
+    return max(min(fitting, 2 * count, BLOCK), 1)
