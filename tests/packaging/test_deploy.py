@@ -36,6 +36,15 @@ def test_commands_name_verbs_that_exist():
                 assert "".join(verb) in (*VERBS, *GROUPS), path
 
 
+def test_the_image_has_every_folder_that_compose_lets_it_write():
+    """A new volume gets the owner of the folder that it hides; without one in the image it is root's, and read-only."""
+    made = re.search(r"install -d -o reput .*-m 0700 (.+)$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    assert made is not None
+    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"].values()
+    volumes = [volume.split(":") for one in services if one["image"] == "reput" for volume in one["volumes"]]
+    assert {path for _, path, *mode in volumes if not mode} == {*made[1].split()}
+
+
 def words_of_commands() -> list[tuple[Path, list[str]]]:
     """Return the words behind `reput` of each command of a deploy file, with those that compose and a pod add."""
     compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
