@@ -13,9 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from certificates import write_certificate
 from delivering import wait_until
 from replication.copies import assert_same_log, following, reaches
+from reput.access.protection import server_tls
 from reput.embedded.store_engine import StoreEngine
+from reput.remoting.tls import HANDSHAKE_BYTE
+from reput.replication.ha_connection import Protection
+from reput.replication.ha_protocol import HELLO
 from reput.replication.ha_server import HaServer
 from reput.settings import Settings
 from reput.store.record.message import Message
@@ -202,6 +207,38 @@ def test_a_follower_that_does_not_read_holds_up_nobody(master):
         received += len(body)
         assert first + received == end
         assert frames(slow, end) == (1, master.log(1, end))
+
+
+@pytest.mark.parametrize("fields", [b'"\xff"', b"[1e999]", b'{"a":1e999}'])
+def test_a_request_whose_fields_cannot_be_read_ends_its_connection_alone(master, fields, caplog):
+    """Fields are decoded later than the rest of a request; the thread serves all others."""
+    end = master.put(1)
+    header = b'{"code":52002,"extFields":{"offset":%b}}' % fields
+    with master.connect(HELLO) as garbled:
+        garbled.sendall(struct.pack(">iI", 4 + len(header), len(header)) + header)
+        assert is_ended(garbled)
+    wait_until(lambda: "a follower's request cannot be read" in caplog.text)
+    with master.connect(1) as other:
+        assert frames(other, end) == (1, master.log(1, end))
+
+
+def test_a_connection_that_is_reset_as_it_begins_to_encrypt_ends_alone(master, tmp_path):
+    """Its first byte can still be read, and its socket is no connection any more."""
+    made = write_certificate(tmp_path, "server")
+    tls = server_tls(Settings(tls_server_cert_path=str(made.cert), tls_server_key_path=str(made.key)))
+    end = master.put(1)
+    server = HaServer(master.engine, socket.create_server(("127.0.0.1", 0)))
+    server.protection = Protection(tls)
+    with socket.create_connection(server.listener.getsockname()) as reset:
+        reset.sendall(HANDSHAKE_BYTE)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.start()
+    try:
+        with socket.create_connection(server.listener.getsockname(), timeout=60) as other:
+            other.sendall(struct.pack(">q", 1))
+            assert frames(other, end) == (1, master.log(1, end))
+    finally:
+        server.stop()
 
 
 def test_the_death_of_the_thread_is_told_and_the_store_closes(master, monkeypatch):

@@ -84,6 +84,7 @@ class HaConnection:
     """Used by the thread of the HA port. Others may look at the attributes.
 
     Attributes:
+        descriptor: of its socket.
         sent: commit-log offset of the next byte for the follower.
         acknowledged: what it has reported last, never beyond the log's end; None: nothing yet.
         member: what it calls itself, as a node of a lease; None: it is none, and never counts as in sync.
@@ -97,6 +98,8 @@ class HaConnection:
         """*protection*: None: every follower is welcome."""
         self.engine = engine
         self.socket: socket.socket | EncryptedSocket = accepted
+        # Kept here: a socket whose encryption could not begin has none any more.
+        self.descriptor = accepted.fileno()
         self.address = address
         self.protection = protection or Protection()
         self.is_new = True

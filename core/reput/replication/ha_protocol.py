@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from reput.errors import BrokerError
@@ -50,6 +51,7 @@ __all__ = [
     "REQUEST_SIZE_MAX",
     "HaFrameReader",
     "ReportReader",
+    "decode_whole",
 ]
 
 REPORT = Struct(">q")
@@ -223,8 +225,18 @@ class ReportReader:
         if len(self.rest) < end:
             return False
         try:
-            self.request = decode_frame(self.rest[LENGTH_SIZE:end])
+            self.request = decode_whole(self.rest[LENGTH_SIZE:end])
         except FrameError as error:
             raise BrokerError(f"a follower's request cannot be read: reason={error}") from None
         self.rest = self.rest[end:]
         return True
+
+
+def decode_whole(data: bytes) -> RemotingCommand:
+    """Return the command of a frame, with its fields, which are decoded at their first use.
+
+    Raises:
+        FrameError: the bytes are not a command.
+    """
+    command = decode_frame(data)
+    return msgspec.structs.replace(command, ext_fields=dict(command.ext_fields))

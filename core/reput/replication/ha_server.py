@@ -197,7 +197,7 @@ class HaServer:
                 continue
             connection = HaConnection(self.engine, accepted, f"{address[0]}:{address[1]}", self.protection)
             with self.guard:
-                self.connections[accepted.fileno()] = connection
+                self.connections[connection.descriptor] = connection
             self.selector.register(accepted, selectors.EVENT_READ)
 
     def read(self, connection: HaConnection) -> None:
@@ -211,14 +211,14 @@ class HaServer:
         connection.send(end, now)
         if connection.is_blocked != was_blocked:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_blocked else 0)
-            self.selector.modify(connection.socket, events)
+            self.selector.modify(connection.descriptor, events)
 
     def end(self, connection: HaConnection, reason: ConnectionEnds) -> None:
         """End one connection."""
         level = logging.INFO if reason.is_usual else logging.WARNING
         logger.log(level, "a follower has gone: peer=%s reason=%s", connection.address, reason)
         with self.guard:
-            del self.connections[connection.socket.fileno()]
-        self.selector.unregister(connection.socket)
+            del self.connections[connection.descriptor]
+        self.selector.unregister(connection.descriptor)
         connection.close()
         self.on_acknowledged()

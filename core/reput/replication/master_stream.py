@@ -15,7 +15,7 @@ from typing import Self
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError
 from reput.remoting.remoting_client import parse_address
-from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
+from reput.remoting.remoting_command import FrameError, RemotingCommand, encode_frame
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.compression import NO_COMPRESSION, ZSTD, Decompress, decompressor
@@ -28,6 +28,7 @@ from reput.replication.ha_protocol import (
     REPORT,
     REQUEST_SIZE_MAX,
     HaFrameReader,
+    decode_whole,
 )
 
 __all__ = ["RECEIVE_SIZE", "MasterStream"]
@@ -125,7 +126,7 @@ class MasterStream:
         if size > REQUEST_SIZE_MAX:
             raise BrokerError(f"the master's answer is too large: ha_address={self.address} size={size}")
         try:
-            answer = decode_frame(self.received(size))
+            answer = decode_whole(self.received(size))
         except FrameError as error:
             raise BrokerError(f"the master's answer is malformed: ha_address={self.address} reason={error}") from None
         if answer.code != ResponseCode.SUCCESS:
