@@ -145,7 +145,8 @@ def test_reports_come_in_pieces_and_several_at_once(master):
         report = struct.pack(">q", end)
         connection.sendall(report[:3])
         connection.sendall(report[3:])
-        wait_until(lambda: master.server.acknowledged_by_count(1) == end)
+        wait_until(lambda: [row.acknowledged for row in master.server.followers()] == [end])
+        assert master.server.acknowledged_by_count(1) == -1
         grown = master.put(2)
         frames(connection, grown)
         connection.sendall(struct.pack(">qq", end, grown))

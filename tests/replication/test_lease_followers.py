@@ -68,8 +68,8 @@ class Master:
 
     def stream(self, begin: int, **fields: object) -> MasterStream:
         """Return a connection to the HA port."""
-        agreed = {name: str(value) for name, value in fields.items()}
-        return MasterStream(self.ha_address, begin, SEGMENT, is_reput=True, agreed=agreed)
+        texts = {name: str(value) for name, value in fields.items()}
+        return MasterStream(self.ha_address, begin, SEGMENT, is_reput=True, fields=texts)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -18,11 +19,13 @@ from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.ha_server import HaServer
+from reput.replication.master_stream import MasterStream
 from reput.settings import Settings
 from reput.store.record.message import PutMessageStatus
 from serving import ServedBroker, send_fields, served
 
 TIMEOUT_MS = 300
+SEGMENT = 1 << 20
 
 
 class Followers:
@@ -92,6 +95,28 @@ def test_an_acknowledged_message_is_answered_with_success(tmp_path, flush):
         wait_until(lambda: broker.engine.next_queue_offset("orders", 0) == 2)
         follower.sendall(struct.pack(">q", received(follower, broker.engine.appended)))
         assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+
+
+def test_what_a_follower_asks_for_confirms_nothing(tmp_path):
+    """A place in its own log, which may have diverged below: an old master compares its log like this."""
+    with sync_master(tmp_path, slave_timeout=1000) as (broker, followers), broker.client() as client:
+        client.send_message("orders")
+        connect = partial(socket.create_connection, followers.address)
+        with connect() as silent, connect() as slave:
+            silent.sendall(struct.pack(">q", broker.engine.appended))
+            wait_until(lambda: followers.server.in_sync_count() == 1)
+            sent = [client.begin(*send_request())]
+            wait_until(lambda: broker.engine.next_queue_offset("orders", 0) == 2)
+            end = broker.engine.appended
+            slave.sendall(struct.pack(">q", end))
+            with MasterStream("{}:{}".format(*followers.address), end, SEGMENT, is_reput=True):
+                wait_until(lambda: len(followers.server.followers()) == 3)
+                sent.append(client.begin(*send_request()))
+                for opaque in sent:
+                    assert client.answer_to(opaque).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            # What was sent to it, and is reported, counts.
+            slave.sendall(struct.pack(">q", received(slave, broker.engine.appended)))
+            wait_until(lambda: followers.server.acknowledged_by_count(1) == broker.engine.appended)
 
 
 def test_two_followers_are_needed_if_the_settings_say_so(tmp_path):

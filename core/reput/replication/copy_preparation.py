@@ -288,7 +288,7 @@ def difference(
             segments.segment_size,
             is_reput=is_reput,
             credentials=address.credentials,
-            agreed=agreed_epoch(address.membership),
+            fields=agreed_epoch(address.membership),
         )
 
     parting = find_parting(open_stream, read_log, begin, end)

@@ -27,7 +27,7 @@ from reput.replication.copied_records import CopiedRecords
 from reput.replication.copy_preparation import agreed_epoch, require_epoch
 from reput.replication.ha_protocol import END, MEMBER
 from reput.replication.master_requests import MasterDescription, MasterRequests
-from reput.replication.master_stream import RECEIVE_SIZE, MasterStream
+from reput.replication.master_stream import NO_FIELDS, RECEIVE_SIZE, MasterStream
 from reput.store.following_store import FollowingMessageStore
 from reput.store.log.segments import Segments
 from reput.store.service.wake import Wake
@@ -249,10 +249,10 @@ class Follower:
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         records = CopiedRecords(own_end, writer.segment_size, master.record_size_max, writer.plain_rows)
-        agreed = agreed_epoch(self.membership)
+        fields = {END: str(own_end)}
         if self.membership is not None:
-            agreed |= {MEMBER: self.membership.member, END: str(own_end)}
-        with self.open_stream(asked, writer.settings.ha_compression, agreed) as stream:
+            fields[MEMBER] = self.membership.member
+        with self.open_stream(asked, writer.settings.ha_compression, fields) as stream:
             self.stream = stream
             self.connections += 1
             overlap = self.read_log(asked, own_end) if own_end > asked else b""
@@ -263,11 +263,11 @@ class Follower:
             self.copy(stream, records, overlap, asked)
 
     def open_stream(
-        self, begin: int, compression: str = NO_COMPRESSION, agreed: Mapping[str, str] | None = None
+        self, begin: int, compression: str = NO_COMPRESSION, fields: Mapping[str, str] = NO_FIELDS
     ) -> MasterStream:
         """Return a new connection that asks for the log from *begin* on.
 
-        *agreed*: see `MasterStream`; None: it only compares.
+        *fields*: what a follower that copies says of itself; one that only compares says nothing.
 
         Raises:
             BrokerError: the master cannot be reached, or refuses.
@@ -279,7 +279,7 @@ class Follower:
             is_reput=self.is_reput,
             credentials=self.credentials,
             compression=compression,
-            agreed=agreed_epoch(self.membership) if agreed is None else agreed,
+            fields={**agreed_epoch(self.membership), **fields},
         )
 
     def copy(self, stream: MasterStream, records: CopiedRecords, overlap: bytes, asked: int) -> None:

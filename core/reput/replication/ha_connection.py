@@ -88,7 +88,8 @@ class HaConnection:
         sent: commit-log offset of the next byte for the follower.
         acknowledged: what it has reported last, never beyond the log's end; None: nothing yet.
         member: what it calls itself, as a node of a lease; None: it is none, and never counts as in sync.
-        is_compared: its log was found to be the beginning of this one up to what it reports.
+        is_compared: its log was found to be the beginning of this one up to what it reports. A slave of RocketMQ
+            compares nothing, but has taken what was sent to it.
         is_blocked: its socket is full.
     """
 
@@ -207,7 +208,7 @@ class HaConnection:
             if self.protection.check is not None:
                 self.protection.check(request, self.address.rpartition(":")[0].strip("[]"))
             asked = whole(request.ext_fields, OFFSET, is_long=True)
-            self.take_agreed(request, asked)
+            self.take_fields(request, asked)
         except RequestRefused as error:
             answer = RemotingCommand(error.response_code, remark=str(error)).response_to(request)
             with contextlib.suppress(OSError):
@@ -226,8 +227,8 @@ class HaConnection:
         # Before the first frame.
         self.header = b"".join(encode_frame(answer))
 
-    def take_agreed(self, request: RemotingCommand, asked: int) -> None:
-        """Take what a node of a lease says of itself.
+    def take_fields(self, request: RemotingCommand, asked: int) -> None:
+        """Take what a follower says of itself, and which epoch it looks for as a node of a lease.
 
         Raises:
             RequestRefused: SYSTEM_ERROR; it looks for the master of another epoch.
@@ -241,6 +242,7 @@ class HaConnection:
             )
         if EPOCH in fields and MEMBER in fields:
             self.member = fields[MEMBER]
+        if END in fields:
             # There is nothing to compare.
             self.is_compared = whole(fields, END, is_long=True) <= asked
 
@@ -255,6 +257,11 @@ class HaConnection:
         if asked < begin:
             raise ConnectionEnds(f"it asks for what was removed: asked={asked} log_begin={begin}")
         self.sent = self.acknowledged = asked
+
+    @property
+    def confirmed(self) -> int | None:
+        """Up to where the follower has this log; None: so far it has only named a place in its own."""
+        return self.acknowledged if self.is_compared else None
 
     # To the follower.
 

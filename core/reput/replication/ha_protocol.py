@@ -9,14 +9,14 @@ Big-endian. A frame begins and ends anywhere, also inside a record, but never sp
 Between reputs a follower begins with `HELLO`, a number that is no offset, and with a request in a frame of the remoting
 protocol, signed by its account if it has one:
 
-    follower ──▶ master   HELLO 8, REPUT_FOLLOW {offset, compression, …}  then reports
-    master ──▶ follower   its answer {compression}, or a refusal          then frames
+    follower ──▶ master   HELLO 8, REPUT_FOLLOW {offset, end, compression, …}  then reports
+    master ──▶ follower   its answer {compression}, or a refusal               then frames
     master ──▶ follower   frame    offset 8, size 4, sent size 4, CRC-32 4, body
                                    sent size below size: the body is compressed; the CRC is that of the log's bytes
 
-If the nodes of a broker agree on their master by a lease, the request names the epoch, and another broker than the
-master of that epoch refuses it. A follower that may count as in sync names itself as well, and its log's end: what it
-reports counts once it has compared the bytes that it has asked for below that end.
+A follower that copies names its log's end: what it reports counts once it has compared the bytes that it has asked for
+below that end. One that only compares does not. If the nodes of a broker agree on their master by a lease, the request
+names the epoch, and another broker than the master of that epoch refuses it; a node names itself as well.
 
 A reput does so only to a master that has called itself a reput, and RocketMQ's slaves never do. A follower that
 encrypts begins with TLS's handshake: its first byte, 0x16, begins neither an offset of a log nor `HELLO`.

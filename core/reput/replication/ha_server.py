@@ -99,27 +99,30 @@ class HaServer:
 
     def followers(self) -> list[FollowerRow]:
         """Return the followers that have reported, in the order of their arrival."""
-        with self.guard:
-            connections = list(self.connections.values())
         return [
             FollowerRow(connection.address, connection.sent, connection.acknowledged)
-            for connection in connections
+            for connection in self.all_connections()
             if connection.acknowledged is not None
         ]
 
+    def all_connections(self) -> list[HaConnection]:
+        """Return the connections, in the order of their arrival."""
+        with self.guard:
+            return list(self.connections.values())
+
     def acknowledged_by_count(self, count: int) -> int:
         """Return the commit-log offset up to which at least *count* followers have the log; -1: there are fewer."""
-        ends = sorted((row.acknowledged or 0 for row in self.followers()), reverse=True)
+        confirmed = (connection.confirmed for connection in self.all_connections())
+        ends = sorted((end for end in confirmed if end is not None), reverse=True)
         return ends[count - 1] if len(ends) >= count else -1
 
     def member_ends(self) -> dict[str, int]:
         """Return up to where each connected node of the lease has the log, by its name."""
-        with self.guard:
-            connections = list(self.connections.values())
         ends: dict[str, int] = {}
-        for connection in connections:
-            if connection.member is not None and connection.is_compared and connection.acknowledged is not None:
-                ends[connection.member] = max(connection.acknowledged, ends.get(connection.member, 0))
+        for connection in self.all_connections():
+            end = connection.confirmed
+            if connection.member is not None and end is not None:
+                ends[connection.member] = max(end, ends.get(connection.member, 0))
         return ends
 
     def in_sync_count(self) -> int:

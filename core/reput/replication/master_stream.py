@@ -31,7 +31,7 @@ from reput.replication.ha_protocol import (
     decode_whole,
 )
 
-__all__ = ["RECEIVE_SIZE", "MasterStream"]
+__all__ = ["NO_FIELDS", "RECEIVE_SIZE", "MasterStream"]
 
 CONNECT_TIMEOUT_S = 3.0
 RECEIVE_SIZE = 1 << 20
@@ -39,7 +39,7 @@ SOCKET_BUFFER_SIZE = 4 << 20
 # RocketMQ's times: it drops a follower that says nothing for 20 s, and a follower drops a silent master.
 REPORT_INTERVAL_S = 4.0
 SILENCE_MAX_S = 20.0
-NOTHING_AGREED: Mapping[str, str] = {}
+NO_FIELDS: Mapping[str, str] = {}
 ACCOUNT_ADVICE = "Set REPUT_ACCESS_KEY and REPUT_SECRET_KEY to an administrator's account of the master, and REPUT_TLS."
 
 
@@ -55,7 +55,7 @@ class MasterStream:
         is_reput: bool = False,
         credentials: Credentials = NO_CREDENTIALS,
         compression: str = NO_COMPRESSION,
-        agreed: Mapping[str, str] = NOTHING_AGREED,
+        fields: Mapping[str, str] = NO_FIELDS,
     ) -> None:
         """Connect and send the first report, alone, as a master takes the last of those that come together.
 
@@ -63,7 +63,7 @@ class MasterStream:
             begin: commit-log offset of the first byte wanted; not 0, by which RocketMQ means its last segment.
             is_reput: the master has called itself a reput, so its frames shall carry CRCs.
             compression: asked for, of a reput.
-            agreed: fields of the request to a reput by which a node of a lease names epoch and itself.
+            fields: of the request to a reput: what the follower says of itself, and the epoch that a node looks for.
 
         Raises:
             BrokerError: the master cannot be reached, or refuses.
@@ -90,7 +90,7 @@ class MasterStream:
                 self.socket.settimeout(CONNECT_TIMEOUT_S)
             decompress = None
             if is_reput:
-                decompress = self.introduce(begin, compression, agreed)
+                decompress = self.introduce(begin, compression, fields)
             else:
                 self.socket.send(REPORT.pack(begin))
         except OSError as error:
@@ -109,7 +109,7 @@ class MasterStream:
     def __exit__(self, *error: object) -> None:
         self.socket.close()
 
-    def introduce(self, begin: int, compression: str, agreed: Mapping[str, str]) -> Decompress | None:
+    def introduce(self, begin: int, compression: str, fields: Mapping[str, str]) -> Decompress | None:
         """Ask a reput for its log; return what its frames are decompressed with, None if they are not compressed.
 
         Raises:
@@ -117,7 +117,7 @@ class MasterStream:
             ConfigError: the library for the compression is missing.
         """
         decompress = decompressor() if compression == ZSTD else None
-        request = RemotingCommand(RequestCode.REPUT_FOLLOW, {OFFSET: str(begin), COMPRESSION: compression, **agreed})
+        request = RemotingCommand(RequestCode.REPUT_FOLLOW, {OFFSET: str(begin), COMPRESSION: compression, **fields})
         if self.credentials.sign is not None:
             self.credentials.sign(request)
         # The socket of a new connection takes it whole.
