@@ -17,7 +17,7 @@ from delivering import wait_until
 from replication.copies import INLINE, assert_same_log, following, reaches, stops
 from replication.fake_master import FakeMaster, frame
 from reput.errors import FollowError, StoreClosed, WaitTimeout
-from reput.replication import follower, master_stream
+from reput.replication import follower, master_configuration, master_stream
 from reput.replication.follower import Follower, FollowState
 from written_log import WrittenLog
 
@@ -191,6 +191,51 @@ def test_a_gap_is_refused_and_named(master, log, tmp_path):
         reason = stops(store)
         assert store.durable == log.end
     assert f"removed records that were not copied: own_end={log.end} master_begin={later.begin}" in reason
+
+
+def test_a_gap_that_opens_under_a_connection_is_refused_and_named(master, log, tmp_path, monkeypatch):
+    """Its retention has removed what comes next: RocketMQ sends heartbeats then, for ever."""
+    monkeypatch.setattr(follower, "QUIET_S", 0.1)
+    monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.05)
+    copied = log.offsets[20]
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        master.send_from(accepted, asked, copied)
+        master.log, master.offset_min = master.log[SEGMENT * 2 :], SEGMENT * 2
+        while True:
+            accepted.sendall(frame(copied))
+            accepted.recv(64)
+
+    assert copied < SEGMENT * 2
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        assert f"removed records that were not copied: own_end={copied} master_begin={SEGMENT * 2}" in stops(store)
+
+
+def test_an_overlap_that_is_removed_as_it_is_asked_for_is_asked_for_anew(master, log, tmp_path, monkeypatch):
+    """Behind what was removed, and the copy goes on."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    monkeypatch.setattr(follower, "QUIET_S", 0.1)
+    monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.05)
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        master.log, master.offset_min = master.log[-(master.end - SEGMENT) :], SEGMENT
+        if asked < SEGMENT:
+            accepted.sendall(frame(asked))
+            master.take_reports(accepted)
+        master.send_log(accepted, asked)
+
+    for _ in range(5):
+        log.append(b"later")
+    log.save()
+    master.log = bytes(log.data)
+    master.serve = serve
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    assert master.asked == [1, 1, SEGMENT]
+    assert_same_log(log.store, copy, 0, log.end, SEGMENT)
 
 
 def test_another_log_of_the_same_broker_is_refused(master, log, tmp_path):

@@ -40,6 +40,8 @@ PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 10.0
 # A connection that lasted so long begins with the shortest pause again.
 LASTED_S = 5.0
 READ_WAIT_S = 1.0
+# A master that has sent nothing of its log for so long has nothing under way either.
+QUIET_S = 10.0
 # So much is taken apart at once while more is there. It is less than what comes at a time, so nothing waits for more.
 TAKEN_SIZE = RECEIVE_SIZE // 2
 # Bytes in memory that are not on disk yet: a disk that is slower than the master must not fill memory.
@@ -111,7 +113,10 @@ class Follower:
         self.reason: str | None = None
         # Why the following has ended for good.
         self.error: FollowError | None = None
+        self.master_begin = 0
         self.master_end: int | None = None
+        # What was to come next when the log was last seen to stand still, and since when.
+        self.quiet_at, self.quiet_since = -1, 0.0
         self.connections = 0
         self.stopping = False
         self.stream: MasterStream | None = None
@@ -180,6 +185,10 @@ class Follower:
             raise closed_store(writer.directory, None)
         return False
 
+    def take_bounds(self, begin: int, end: int) -> None:
+        """Take where the master's log begins and ends now. Any thread may call."""
+        self.master_begin, self.master_end = begin, end
+
     def died(self, reason: str) -> None:
         """An error of ours has ended the thread."""
         self.error = FollowError(reason)
@@ -233,7 +242,7 @@ class Follower:
             BrokerError: the connection has ended.
         """
         master = self.requests.describe()
-        self.master_end = master.offset_end
+        self.take_bounds(master.offset_min, master.offset_end)
         require_epoch(master, self.membership, self.master.address)
         self.check_identity(master)
         writer = self.writer
@@ -289,8 +298,8 @@ class Follower:
             self.become(FollowState.COPYING)
 
         def on_quiet() -> None:
-            self.look()
             self.append(stream, records)
+            self.look(stream)
 
         for piece in stream.pieces(READ_WAIT_S, on_quiet):
             if self.stopping:
@@ -323,14 +332,26 @@ class Follower:
         with self.changed:
             self.changed.notify_all()
 
-    def look(self) -> None:
+    def look(self, stream: MasterStream) -> None:
         """Called when nothing more comes for now.
 
+        A RocketMQ that has removed what comes next sends heartbeats for ever.
+
         Raises:
-            BrokerError: the store is being closed.
+            BrokerError: the store is being closed, or the overlap was removed; the next connection begins behind that.
+            FollowError: what comes behind our log was removed.
         """
         if self.stopping:
             raise BrokerError("the store is being closed")
+        now, frames = time.monotonic(), stream.frames
+        if frames.expected != self.quiet_at or frames.body_left:
+            self.quiet_at, self.quiet_since = frames.expected, now
+        elif now - self.quiet_since > QUIET_S and frames.expected < self.master_begin:
+            self.check_gap(self.master_begin, self.writer.appended)
+            raise BrokerError(
+                f"the master has removed what comes next: commit_log_offset={frames.expected} "
+                f"master_begin={self.master_begin}"
+            )
 
     def wait_forced(self, end: int) -> None:
         """Wait until our log is on disk up to *end*.
@@ -367,19 +388,28 @@ class Follower:
                 "Follow it into a new store.",
             )
 
+    @staticmethod
+    def check_gap(master_begin: int, own_end: int) -> None:
+        """Refuse a master that has removed the records to copy next.
+
+        Raises:
+            FollowError: it has.
+        """
+        if own_end < master_begin:
+            raise FollowError(
+                f"the master has removed records that were not copied: own_end={own_end} "
+                f"master_begin={master_begin} missing={master_begin - own_end}",
+                "This store keeps what it has. Follow into a new store with --from earliest, and keep the master's "
+                "log longer (fileReservedTime).",
+            )
+
     def check_bounds(self, master: MasterDescription, own_end: int) -> None:
         """Refuse a master that has removed the records to copy next, or lacks some that are here.
 
         Raises:
             FollowError: it does.
         """
-        if own_end < master.offset_min:
-            raise FollowError(
-                f"the master has removed records that were not copied: own_end={own_end} "
-                f"master_begin={master.offset_min} missing={master.offset_min - own_end}",
-                "This store keeps what it has. Follow into a new store with --from earliest, and keep the master's "
-                "log longer (fileReservedTime).",
-            )
+        self.check_gap(master.offset_min, own_end)
         if own_end > master.offset_end:
             raise self.parted()
 

@@ -50,7 +50,7 @@ class FollowingEngine(StoreEngine):
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
         self.follower = Follower(self.writer, self.connected, credentials, membership)
-        self.master_configuration = MasterConfiguration(self, self.follower.requests)
+        self.master_configuration = MasterConfiguration(self, self.follower.requests, self.follower.take_bounds)
         self.master_configuration.start()
         self.follower.start()
 

@@ -1,5 +1,6 @@
 """MasterConfiguration: brings along what a master keeps beside its log.
 
+    28 where its log begins and ends: told to the follower
     21 topics  ──▶ config/topics.json             replaced when its version differs
     201 groups ──▶ config/subscriptionGroup.json  replaced when its version differs
     43 offsets ──▶ config/consumerOffset.json     the master's replace ours; groups that only this store has stay
@@ -43,10 +44,11 @@ logger = logging.getLogger(__name__)
 class MasterConfiguration(ServiceThread):
     """A thread that asks at once after each connection, and then every ten seconds."""
 
-    def __init__(self, engine: StoreEngine, requests: MasterRequests) -> None:
+    def __init__(self, engine: StoreEngine, requests: MasterRequests, on_bounds: Callable[[int, int], None]) -> None:
         super().__init__("reput-configuration", engine.writer.threads)
         self.engine = engine
         self.requests = requests
+        self.on_bounds = on_bounds
         self.state = RocketmqState(engine.directory, engine.started)
         self.delays = DelayOffsetManager(engine.directory, engine.writer.files)
         # What the master has sent last, so that what it forgets is forgotten here.
@@ -63,6 +65,7 @@ class MasterConfiguration(ServiceThread):
     def do_round(self) -> None:
         """Ask for all. One that fails is asked for again in the next round, and complained about once."""
         rounds: tuple[tuple[int, Callable[[int], None]], ...] = (
+            (RequestCode.GET_BROKER_RUNTIME_INFO, lambda code: self.on_bounds(*self.requests.bounds())),
             (RequestCode.GET_ALL_TOPIC_CONFIG, lambda code: self.take_topics(self.requests.json(code))),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda code: self.take_groups(self.requests.json(code))),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, lambda code: self.take_offsets(self.requests.json(code))),
