@@ -21,6 +21,7 @@ from process_tree import descendants
 from reput.cli.target.console_target import shown_target
 from reput.console.body_search import search_bodies
 from reput.errors import ConfigError, RequestRefused
+from reput.store.state.lease_row import LeaseRow
 from serving import served
 from source_tree import ROOT
 
@@ -56,6 +57,14 @@ def browser(store) -> Iterator[Browser]:
     """A browser on a console beside the program that has the store open."""
     with store_browser(store.directory, audit=store.directory / "audit.jsonl") as browser:
         yield browser
+
+
+@pytest.mark.processes
+def test_the_overview_shows_the_role_of_a_node_of_a_lease(store, browser):
+    """With epoch and the size of the in-sync set; a store without a lease shows none."""
+    assert "Lease" not in words(browser.text("/"))
+    store._engine.writer.lease_row = lambda: LeaseRow("orders", "m", "follower", 7, "n", "h:1", ("m", "n"), None)
+    wait_until(lambda: "Lease orders follower, epoch 7, 2 in sync" in words(browser.text("/")))
 
 
 @pytest.mark.processes

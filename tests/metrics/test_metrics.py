@@ -22,6 +22,7 @@ from reput.errors import ConfigError, RequestRefused
 from reput.metrics import store_collector
 from reput.metrics.metric_list import BACKUP_METRICS, FORMER_NAMES, METRICS
 from reput.metrics.store_collector import ShownNames, StoreCollector
+from reput.store.state.lease_row import LeaseRow
 from serving import SMALL, served
 from small_store import overwrite
 from source_tree import ROOT
@@ -84,6 +85,25 @@ def test_a_program_shows_what_was_put_delivered_and_is_left(store):
     assert value(text, "reput_put_seconds_bucket", le="+Inf") == 5
     assert value(text, "reput_dispatcher_state", dispatcher="index", state="RUNNING") == 1
     assert value(text, "reput_dispatcher_lag_bytes", dispatcher="consume_queue") == 0
+
+
+def test_a_node_of_a_lease_shows_whether_it_is_the_master(store):
+    """With the epoch, the in-sync members, and how long the lease lasts: of a follower there is no such time."""
+    assert "reput_lease" not in text_of(store)
+    master = LeaseRow("orders", "m1", "master", 7, "m1", "h:1", ("m1", "m2"), 8.5)
+    store._engine.writer.lease_row = lambda: master
+    text = text_of(store)
+    assert value(text, "reput_lease_is_master", lease="orders") == 1
+    assert value(text, "reput_lease_epoch", lease="orders") == 7
+    assert value(text, "reput_lease_in_sync_members", lease="orders") == 2
+    assert value(text, "reput_lease_seconds_left", lease="orders") == 8.5
+    for holder in ("m1", None):
+        follower = LeaseRow("orders", "m2", "follower", 8, holder, "h:1", ("m1",), None)
+        store._engine.writer.lease_row = lambda follower=follower: follower
+        text = text_of(store)
+        assert value(text, "reput_lease_is_master", lease="orders") == 0
+        assert value(text, "reput_lease_epoch", lease="orders") == 8
+        assert "reput_lease_seconds_left" not in text
 
 
 def test_a_force_of_the_log_is_counted_by_its_duration(store):

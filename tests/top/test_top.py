@@ -15,9 +15,11 @@ from delivering import LIMIT_S
 from reput.cli.target.watched_target import watched_source
 from reput.client.administration import BrokerRow
 from reput.errors import BrokerError
+from reput.store.state.lease_row import LeaseRow
 from reput.top.top_app import TopApp
-from reput.top.top_tables import BROKERS, DISPATCHERS, GROUPS, TOPICS, Table
+from reput.top.top_tables import BROKERS, DISPATCHERS, GROUPS, TOPICS, Table, head
 from reput.watched.overview import Overview, WatchedSource
+from reput.watched.rates import Rates
 from serving import served
 
 SMALL_LOG = {"mapped_file_size_commit_log": 1 << 16}
@@ -79,6 +81,16 @@ def test_a_store_that_is_open_shows_rates_dispatchers_groups_and_topics(tmp_path
             consumer.commit()
             with watched_source(path, None, None) as source:
                 run(source, True, watch)
+
+
+@pytest.mark.processes
+def test_a_node_of_a_lease_shows_its_role(tmp_path):
+    """Beside the state of the writer, with the size of the in-sync set; a store without a lease shows none."""
+    path = tmp_path / "store"
+    with reput.open(path, dispatchers=[], **SMALL_LOG) as store, watched_source(path, None, None) as source:
+        assert "epoch 1   log" in head(source.read(), Rates())
+        store._engine.writer.lease_row = lambda: LeaseRow("l", "m", "master", 7, "m", "h:1", ("m", "n"), 8.5)
+        assert "epoch 1   master, 2 in sync   log" in head(source.read(), Rates())
 
 
 @pytest.mark.slow
