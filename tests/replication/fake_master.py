@@ -1,6 +1,6 @@
 """FakeMaster: both ports of a master, scripted by a test.
 
-remoting port   answers 26, 28, 21, 43, 45, 201 from attributes, and everything else with "not supported"
+remoting port   answers 26 and 28 from attributes, what has a body with that, and everything else with "not supported"
 HA port         a thread per connection reads the first report and gives the socket to `serve`
 """
 
@@ -101,14 +101,14 @@ class FakeMaster:
 
     def answer_to(self, request: RemotingCommand) -> RemotingCommand:
         """Return the answer to one request."""
+        if request.code in self.bodies:
+            return RemotingCommand(0, body=self.bodies[request.code])
         if request.code == 26:
             properties = {"mappedFileSizeCommitLog": self.segment_size, **self.properties}
             return RemotingCommand(0, body="".join(f"{name}={value}\n" for name, value in properties.items()).encode())
         if request.code == 28:
             table = {"commitLogMinOffset": str(self.offset_min), "commitLogMaxOffset": str(self.end)}
             return RemotingCommand(0, body=msgspec.json.encode({"table": table}))
-        if request.code in self.bodies:
-            return RemotingCommand(0, body=self.bodies[request.code])
         return RemotingCommand(3, remark="not supported")
 
     @property

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 import reput
@@ -16,9 +18,11 @@ from command_line import run_reput
 from delivering import wait_until
 from replication.copies import INLINE, assert_same_log, following, reaches, stops
 from replication.fake_master import FakeMaster, frame
-from reput.errors import FollowError, StoreClosed, WaitTimeout
+from reput.errors import BrokerError, ConfigError, FollowError, StoreClosed, WaitTimeout
 from reput.replication import follower, master_configuration, master_stream
 from reput.replication.follower import Follower, FollowState
+from reput.store.disk.files import Files
+from reput.store.state.lease_mark import LEASE_MARK, LeaseMark
 from written_log import WrittenLog
 
 SEGMENT = 4096
@@ -180,6 +184,51 @@ def test_a_master_that_lost_its_tail_and_grew_again_is_found_by_the_overlap(mast
     assert bytes(log.data[log.offsets[45] : log.offsets[46]]) in kept
 
 
+def test_a_record_larger_than_the_master_takes_now_is_copied_if_the_copy_may_have_it(fake_master, tmp_path):
+    """It was stored before maxMessageSize was lowered; max_message_size of the copy counts as well."""
+    log = WrittenLog(tmp_path / "master", 1 << 20)
+    log.append(b"x" * 200_000)
+    log.save()
+    fake_master.log, fake_master.segment_size = bytes(log.data), 1 << 20
+    fake_master.properties["maxMessageSize"] = 1000
+    copy = tmp_path / "copy"
+    with following(fake_master.address, copy, max_message_size=1000) as store:
+        assert "record that is too large: commit_log_offset=0" in stops(store)
+        assert "max_message_size" in store._follower.error.advice
+    with following(fake_master.address, copy) as store:
+        reaches(store, log.end)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"commitLogMaxOffset": "x", "commitLogMinOffset": "0"}, {"commitLogMaxOffset": "9"}, {"commitLogMaxOffset": None}],
+)
+def test_a_master_that_does_not_say_where_its_log_lies_is_no_end_of_the_copy(master, log, tmp_path, table, monkeypatch):
+    """What it says is asked for again; of a master that says it, a copy is begun."""
+    monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.02)
+    garbled = {28: msgspec.json.encode({"table": table})}
+    master.bodies = garbled
+    with pytest.raises(BrokerError, match="where its log ends"):
+        reput.follow(master.address, tmp_path / "copy")
+    master.bodies = {}
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        master.bodies = garbled
+        complaints = store._engine.master_configuration.complaints
+        wait_until(lambda: 28 in complaints)
+        master.bodies = {}
+        wait_until(lambda: 28 not in complaints)
+
+
+@pytest.mark.parametrize("addresses", [b'{"x":"y"}', b"5", b'{1:"127.0.0.1:10921"}'])
+def test_a_name_server_that_knows_no_master_is_named(fake_master, tmp_path, addresses):
+    """Slaves are no masters, and what cannot be read is none either."""
+    fake_master.bodies = {106: b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":%b}}}' % addresses}
+    name_server = f"127.0.0.1:{fake_master.remoting.getsockname()[1]}"
+    with pytest.raises(BrokerError, match=r"knows no master of this name: .* known=broker-a"):
+        reput.follow("broker-a", tmp_path / "copy", name_server=name_server)
+
+
 def test_a_gap_is_refused_and_named(master, log, tmp_path):
     """The master's retention was faster: its log begins behind the copy's end."""
     copy = tmp_path / "copy"
@@ -247,6 +296,15 @@ def test_another_log_of_the_same_broker_is_refused(master, log, tmp_path):
     master.log = bytes(other.data)
     with following(master.address, copy) as store:
         assert "another log from its first byte on" in stops(store)
+
+
+def test_a_compression_without_its_library_is_refused_before_anything_is_opened(master, tmp_path, monkeypatch):
+    """Not by the thread that copies, which would end for good."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigError, match="needs zstandard"):
+        reput.follow(master.address, tmp_path / "copy", ha_compression="zstd")
+    with following(master.address, tmp_path / "copy"):
+        pass
 
 
 def test_another_broker_is_refused_before_anything_is_opened(master, log, tmp_path):
@@ -385,6 +443,11 @@ def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp
         assert busy.code == 3
     with pytest.raises(reput.StoreReadOnly, match="follows a master"):
         reput.open(copy)
+    LeaseMark("orders", "m", 1).write(copy, Files())
+    node = run_reput("promote", copy)
+    assert node.code == 2
+    assert "a lease decides whether this store is the master: lease=orders" in node.stderr
+    (copy / "reput" / LEASE_MARK).unlink()
     promoted = run_reput("promote", copy, "--format", "json").report()
     assert (promoted["epoch"], promoted["commit_log_offset"]) == (2, log.end)
     with reput.open(copy, mode="inline") as store:

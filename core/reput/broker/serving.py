@@ -27,12 +27,12 @@ import msgspec
 
 from reput.broker.serve_options import ROLE_ENDED, Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
-from reput.errors import ConfigError, ReputError
+from reput.errors import ReputError
 from reput.in_thread import in_thread
 from reput.process.control.configuration import Configuration
 from reput.remoting.remoting_server import CONNECTIONS_MAX
 from reput.store.state.broker_place import BrokerPlace, remove_broker_place, write_broker_place
-from reput.store.state.lease_mark import LEASE_MARK, read_lease_mark
+from reput.store.state.lease_mark import refuse_node
 from reput.store.state.recorded_settings import load_store_settings
 
 if TYPE_CHECKING:
@@ -116,12 +116,7 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
             lock_timeout=options.lock_timeout,
             **options.given,
         )
-    mark = read_lease_mark(directory)
-    if mark is not None:
-        raise ConfigError(
-            f"a lease decides whether this store is the master: lease={mark.name} store={directory}",
-            f"Add --lease with that name. If the lease was given up, remove reput/{LEASE_MARK} in the store.",
-        )
+    refuse_node(directory, "Add --lease with that name.")
     read = partial(load_settings, directory, options)
     settings = read()
     return StoreEngine(

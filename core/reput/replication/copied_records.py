@@ -89,7 +89,7 @@ class CopiedRecords:
             raise FollowError(
                 f"the master sent a record that is too large: commit_log_offset={begin} record_size={stop.size} "
                 f"record_size_max={self.record_size_max}",
-                "Set max_message_size to the master's maxMessageSize.",
+                "If the master once took messages as large as that, start again with --set max_message_size=SIZE.",
             )
         if len(run) < stop.size:
             # It has not come whole, or it is larger than a run.

@@ -26,7 +26,7 @@ from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
 from reput.replication.copy_preparation import agreed_epoch, require_epoch
 from reput.replication.ha_protocol import END, MEMBER
-from reput.replication.master_requests import MasterDescription, MasterRequests
+from reput.replication.master_requests import FIELDS_SIZE_MAX, MasterDescription, MasterRequests
 from reput.replication.master_stream import NO_FIELDS, RECEIVE_SIZE, MasterStream
 from reput.store.following_store import FollowingMessageStore
 from reput.store.log.segments import Segments
@@ -257,7 +257,9 @@ class Follower:
         begin = min(begin, own_end)
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
-        records = CopiedRecords(own_end, writer.segment_size, master.record_size_max, writer.plain_rows)
+        # The master may have stored larger ones before its setting was lowered.
+        record_size_max = max(master.record_size_max, writer.settings.max_message_size + FIELDS_SIZE_MAX)
+        records = CopiedRecords(own_end, writer.segment_size, record_size_max, writer.plain_rows)
         fields = {END: str(own_end)}
         if self.membership is not None:
             fields[MEMBER] = self.membership.member

@@ -14,6 +14,7 @@ from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
 from reput.lease.agreement import LeaseMembership
 from reput.process.control.configuration import Configuration
+from reput.replication.compression import ZSTD, decompressor
 from reput.replication.follower import Follower
 from reput.replication.master_configuration import MasterConfiguration
 from reput.replication.master_requests import MasterDescription
@@ -45,8 +46,15 @@ class FollowingEngine(StoreEngine):
         credentials: Credentials = NO_CREDENTIALS,
         membership: LeaseMembership | None = None,
     ) -> None:
-        """Open the store, which `prepare_copy` has prepared, and begin to follow; *membership*: as of `Follower`."""
+        """Open the store, which `prepare_copy` has prepared, and begin to follow; *membership*: as of `Follower`.
+
+        Raises:
+            ConfigError: the library for the compression is missing.
+        """
         self.master = master
+        if settings.ha_compression == ZSTD:
+            # Each connection needs it: here the error is told before anything is opened.
+            decompressor()
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
         self.follower = Follower(self.writer, self.connected, credentials, membership)

@@ -23,7 +23,7 @@ from reput.settings.java_properties import parse_properties
 from reput.store.config.config_json import parse_config
 from reput.store.service.wake import Wake
 
-__all__ = ["MasterDescription", "MasterRequests", "Refused", "find_master"]
+__all__ = ["FIELDS_SIZE_MAX", "MasterDescription", "MasterRequests", "Refused", "find_master"]
 
 TIMEOUT_S = 3.0
 # RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
@@ -211,8 +211,13 @@ class MasterRequests:
         table = self.json(RequestCode.GET_BROKER_RUNTIME_INFO).get("table")
         if not isinstance(table, dict) or "commitLogMaxOffset" not in table:
             raise BrokerError(f"the master has just started and does not say where its log ends: {self.address}")
-        # An empty log begins at -1.
-        return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
+        try:
+            # An empty log begins at -1.
+            return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise BrokerError(
+                f"the master does not say where its log ends: address={self.address} reason={error!r}"
+            ) from None
 
     def history(self) -> LogHistory:
         """Return the history of a reput's log.
@@ -234,10 +239,11 @@ def find_master(name_server: str, broker_name: str, credentials: Credentials = N
     """
     table = MasterRequests(name_server, credentials).json(RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable")
     brokers = table if isinstance(table, dict) else {}
-    found = brokers.get(broker_name, {})
-    addresses = found.get("brokerAddrs", {}) if isinstance(found, dict) else {}
-    for broker_id, address in addresses.items():
-        if int(broker_id) == 0:
+    found = brokers.get(broker_name)
+    addresses = found.get("brokerAddrs") if isinstance(found, dict) else None
+    for broker_id, address in addresses.items() if isinstance(addresses, dict) else ():
+        # RocketMQ does not quote the key.
+        if str(broker_id) == "0":
             return str(address)
     raise BrokerError(
         f"the name server knows no master of this name: name_server={name_server} broker_name={broker_name} "

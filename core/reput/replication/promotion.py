@@ -19,6 +19,7 @@ from reput.store.disk.shortages import tell_store_error
 from reput.store.following_store import FollowingMessageStore
 from reput.store.state.followed_master import forget_followed_master, read_followed_master
 from reput.store.state.identity import require_store
+from reput.store.state.lease_mark import refuse_node
 from reput.store.state.recorded_settings import load_store_settings
 from reput.store.state.store_lock import StoreLock
 
@@ -47,11 +48,12 @@ def promote(directory: Path) -> Promotion:
 
     Raises:
         NotAStore: there is no store.
-        ConfigError: it follows no master.
+        ConfigError: it follows no master, or a lease decides which master it follows.
         StoreLocked: `reput follow` is still running.
         StoreError: the disk refuses.
     """
     require_store(directory)
+    refuse_node(directory, "Start it with `reput serve --lease`: it becomes the master when it may.")
     master = read_followed_master(directory)
     if master is None:
         raise ConfigError(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from reput.errors import ConfigError
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import read_sealed, seal
 
-__all__ = ["LEASE_MARK", "LeaseMark", "read_lease_mark"]
+__all__ = ["LEASE_MARK", "LeaseMark", "read_lease_mark", "refuse_node"]
 
 LEASE_MARK = "lease"
 
@@ -42,3 +43,17 @@ def read_lease_mark(store_directory: Path) -> LeaseMark | None:
         return read_sealed(store_directory / "reput" / LEASE_MARK, LeaseMark)
     except NotADirectoryError:
         return None
+
+
+def refuse_node(store_directory: Path, advice: str) -> None:
+    """Refuse a store that is a node of a lease, for what a person decides elsewhere.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    mark = read_lease_mark(store_directory)
+    if mark is not None:
+        raise ConfigError(
+            f"a lease decides whether this store is the master: lease={mark.name} store={store_directory}",
+            f"{advice} If the lease was given up, remove reput/{LEASE_MARK} in the store.",
+        )
