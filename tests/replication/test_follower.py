@@ -23,7 +23,7 @@ from reput.replication import follower, master_configuration, master_stream
 from reput.replication.follower import Follower, FollowState
 from reput.store.disk.files import Files
 from reput.store.state.lease_mark import LEASE_MARK, LeaseMark
-from written_log import WrittenLog
+from written_log import START_MS, WrittenLog
 
 SEGMENT = 4096
 
@@ -227,6 +227,34 @@ def test_a_name_server_that_knows_no_master_is_named(fake_master, tmp_path, addr
     name_server = f"127.0.0.1:{fake_master.remoting.getsockname()[1]}"
     with pytest.raises(BrokerError, match=r"knows no master of this name: .* known=broker-a"):
         reput.follow("broker-a", tmp_path / "copy", name_server=name_server)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_large_message_that_was_sent_again_does_not_hide_that_the_logs_part(fake_master, tmp_path, comes_back):
+    """The last bytes of both logs are the same, because a producer has sent again what it had no answer to."""
+    logs = []
+    for number, name in enumerate(("old", "new")):
+        log = written(tmp_path / name, 0)
+        log.segment_size = 1 << 20
+        for _ in range(3):
+            log.append(b"both")
+        log.append(name.encode())
+        log.append(b"sent again" * 20_000, store_timestamp=START_MS + 1000 * number)
+        log.save()
+        logs.append(log)
+    old, new = logs
+    assert old.data[-100_000:] == new.data[-100_000:]
+    fake_master.log, fake_master.segment_size = bytes(new.data), 1 << 20
+    if comes_back:
+        with pytest.raises(FollowError, match=f"records that the master lacks: from={old.offsets[3]} "):
+            reput.follow(fake_master.address, old.store)
+        return
+    fake_master.log = bytes(old.data)
+    with following(fake_master.address, tmp_path / "copy") as store:
+        reaches(store, old.end)
+    fake_master.log = bytes(new.data)
+    with following(fake_master.address, tmp_path / "copy") as store:
+        assert f"diverges from this copy: from={old.offsets[3]} " in stops(store)
 
 
 def test_a_gap_is_refused_and_named(master, log, tmp_path):

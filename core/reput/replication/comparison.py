@@ -1,7 +1,8 @@
 """Comparison of a copy with its master's log: the overlap at each connection, and where two logs part.
 
 RocketMQ's protocol has no marks of history, but any byte of the log can be asked for. Two logs that differ somewhere
-differ from there on: each record carries its own place and time.
+differ from there on in the header of each record, which has its place and the time when it was stored. Bodies show
+nothing: a producer that got no answer sends the same message again. So every comparison begins with a header.
 """
 
 from __future__ import annotations
@@ -13,16 +14,39 @@ from pathlib import Path
 from reput.errors import BrokerError
 from reput.replication.master_stream import MasterStream
 from reput.store.log.segments import Segments
+from reput.store.record.layout import (
+    MAGIC_CODE_AT,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODES,
+    SIZE_MAGIC_AND_OFFSET,
+    STORE_TIMESTAMP_END_MAX,
+)
 from reput.store.recovery.log_walk import LogWalk
 from reput.store.recovery.repair import CutPlan
 
-__all__ = ["OVERLAP_SIZE", "OpenStream", "find_parting", "log_end", "lost_records", "read_bytes", "request_offset"]
+__all__ = [
+    "OVERLAP_SIZE",
+    "OpenStream",
+    "find_parting",
+    "log_end",
+    "lost_records",
+    "read_bytes",
+    "record_begin",
+    "request_offset",
+]
 
-# Compared at each connection. A master that lost its tail and grew again differs in the last bytes before our end.
+# Compared at each connection, and what else the first record has. A master that lost its tail and grew again differs in
+# the last headers before our end.
 OVERLAP_SIZE = 64 << 10
 # Steps back in search of a place where both logs are the same, each larger than the one before.
 FIRST_STEP, STEP_FACTOR = 64 << 10, 8
 PROBE_SIZE = 4096
+assert PROBE_SIZE > STORE_TIMESTAMP_END_MAX
+# Read at once in search of a record's begin.
+SEARCH_SIZE = 256 << 10
+# The first bytes of all magic codes of records.
+MAGIC_BYTES = MESSAGE_MAGIC_CODE.to_bytes(4, "big")[:3]
+assert all(code.to_bytes(4, "big").startswith(MAGIC_BYTES) for code in MESSAGE_MAGIC_CODES)
 # A segment with a record is not zero here.
 FIRST_SIZE = 8
 READ_WAIT_S = 1.0
@@ -42,6 +66,29 @@ def request_offset(offset: int) -> int:
     return max(offset, 1)
 
 
+def record_begin(read_log: ReadLog, begin: int, at: int) -> int:
+    """Return where the last record begins whose header ends at or before *at*; *begin* if there is none behind that.
+
+    Args:
+        read_log: returns our bytes in [begin, end).
+    """
+    until = at
+    while until - begin > SIZE_MAGIC_AND_OFFSET.size:
+        first = max(begin, until - SEARCH_SIZE)
+        data = read_log(first, until)
+        found = data.rfind(MAGIC_BYTES)
+        while found >= 0:
+            place = found - MAGIC_CODE_AT
+            if place >= 0 and place + SIZE_MAGIC_AND_OFFSET.size <= len(data):
+                _, magic, commit_log_offset = SIZE_MAGIC_AND_OFFSET.unpack_from(data, place)
+                if magic in MESSAGE_MAGIC_CODES and commit_log_offset == first + place:
+                    return first + place
+            found = data.rfind(MAGIC_BYTES, 0, found + len(MAGIC_BYTES) - 1)
+        # A header may lie across the two.
+        until = first + SIZE_MAGIC_AND_OFFSET.size
+    return begin
+
+
 def find_parting(open_stream: OpenStream, read_log: ReadLog, begin: int, end: int) -> int:
     """Return the commit-log offset of the first byte at which a master's log differs from ours, *end* if none does.
 
@@ -54,7 +101,7 @@ def find_parting(open_stream: OpenStream, read_log: ReadLog, begin: int, end: in
     """
     step, at = FIRST_STEP, end
     while at > begin:
-        at = max(begin, at - step)
+        at = record_begin(read_log, begin, at - step)
         step *= STEP_FACTOR
         size = min(PROBE_SIZE, end - at)
         if first_difference(open_stream, read_log, at, at + size) is None:

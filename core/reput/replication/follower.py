@@ -21,7 +21,14 @@ import msgspec
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
 from reput.lease.agreement import LeaseMembership
-from reput.replication.comparison import OVERLAP_SIZE, find_parting, lost_records, read_bytes, request_offset
+from reput.replication.comparison import (
+    OVERLAP_SIZE,
+    find_parting,
+    lost_records,
+    read_bytes,
+    record_begin,
+    request_offset,
+)
 from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
 from reput.replication.copy_preparation import agreed_epoch, require_epoch
@@ -249,12 +256,13 @@ class Follower:
         own_end = writer.appended
         # The overlap is read from the files.
         self.wait_forced(own_end)
-        begin = max(writer.commit_log_offset_min, master.offset_min, own_end - OVERLAP_SIZE)
         self.check_bounds(master, own_end)
         self.is_reput = master.epoch is not None
         if self.is_reput:
             self.check_history(own_end)
-        begin = min(begin, own_end)
+        begin = record_begin(
+            self.read_log, max(writer.commit_log_offset_min, master.offset_min), own_end - OVERLAP_SIZE
+        )
         # A log within its first segment begins there for RocketMQ, too.
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         # The master may have stored larger ones before its setting was lowered.
