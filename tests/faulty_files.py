@@ -91,6 +91,14 @@ class KilledFiles(Files):
         self.step()
         super().remove_directory(path)
 
+    def move(self, source: Path, target: Path) -> None:
+        self.step()
+        super().move(source, target)
+
+    def resize(self, path: Path, size: int) -> None:
+        self.step()
+        super().resize(path, size)
+
 
 class WatchedFile(WrittenFile):
     """Reports when it is forced."""

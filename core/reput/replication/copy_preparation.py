@@ -145,6 +145,9 @@ def prepare_copy(
     files.make_directory(segment.parent)
     # First the master: a store that is found without it would take messages.
     followed.write(directory, files)
+    if segment.exists() and not segment.stat().st_size:
+        # Its making was interrupted, on a file system that knows no files without a name.
+        files.remove(segment)
     if not segment.exists():
         files.create(segment, master.segment_size)
     files.force_directory(segment.parent)
