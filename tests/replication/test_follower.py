@@ -537,6 +537,18 @@ def test_a_task_follows_a_master_and_waits_for_its_log(master, log, tmp_path):
     asyncio.run(use())
 
 
+def test_a_copy_goes_on_while_its_name_server_knows_no_master(master, log, tmp_path):
+    """A master that is away is registered nowhere. The copy is opened, and finds it where it was."""
+    copy, name_server = tmp_path / "copy", f"127.0.0.1:{master.remoting.getsockname()[1]}"
+    whole, master.log = master.log, master.log[: log.offsets[25]]
+    known = b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"%b"}}}}' % name_server.encode()
+    for answer, end in ((known, log.offsets[25]), (b'{"brokerAddrTable":{}}', log.end)):
+        master.bodies = {106: answer}
+        with following("broker-a", copy, name_server=name_server) as store:
+            reaches(store, end)
+        master.log = whole
+
+
 def test_a_copy_is_read_while_its_master_is_away(master, log, tmp_path):
     """It waits for the master with growing pauses, and says so."""
     copy = tmp_path / "copy"

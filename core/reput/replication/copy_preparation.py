@@ -103,6 +103,9 @@ def prepare_copy(
         ConfigError, NotAStore, StoreLocked: the directory or an argument is wrong.
     """
     known = read_followed_master(directory)
+    # None: the name server does not say, or the master does not say which port is that of followers.
+    requests_address: str | None = None
+    ha_address: str | None = None
     try:
         requests_address, ha_address = address.found()
         master = MasterRequests(requests_address, address.credentials).describe_when_started()
@@ -111,7 +114,7 @@ def prepare_copy(
         if known is None or discard or not is_store(directory):
             raise
         # It is read while the master is away, and goes on when the master is back.
-        if ha_address is not None:
+        if requests_address is not None and ha_address is not None:
             known = msgspec.structs.replace(known, ha_address=ha_address, address=requests_address)
         return PreparedCopy(known, {})
     if ha_address is None:
