@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import time
@@ -19,6 +20,7 @@ from replication.copies import assert_same_log, following, reaches
 from reput.access.protection import server_tls
 from reput.embedded.store_engine import StoreEngine
 from reput.remoting.tls import HANDSHAKE_BYTE
+from reput.replication import ha_server
 from reput.replication.ha_connection import Protection
 from reput.replication.ha_protocol import HELLO
 from reput.replication.ha_server import HaServer
@@ -238,6 +240,32 @@ def test_a_connection_that_is_reset_as_it_begins_to_encrypt_ends_alone(master, t
         with socket.create_connection(server.listener.getsockname(), timeout=60) as other:
             other.sendall(struct.pack(">q", 1))
             assert frames(other, end) == (1, master.log(1, end))
+    finally:
+        server.stop()
+
+
+def test_a_follower_for_which_there_is_no_descriptor_waits_and_keeps_the_thread_idle(master, monkeypatch):
+    """It is looked for again after a pause, and served once there is one."""
+    monkeypatch.setattr(ha_server, "LOOK_S", 0.1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    has_failed = 0
+
+    def accept() -> Any:
+        nonlocal has_failed
+        if has_failed < 4:
+            has_failed += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return listener.accept()
+
+    end = master.put(1)
+    server = HaServer(master.engine, Mock(wraps=listener, accept=accept))
+    server.start()
+    began = time.monotonic()
+    try:
+        with socket.create_connection(listener.getsockname(), timeout=60) as follower:
+            follower.sendall(struct.pack(">q", 1))
+            assert frames(follower, end) == (1, master.log(1, end))
+            assert time.monotonic() - began > 4 * 0.1
     finally:
         server.stop()
 

@@ -70,6 +70,8 @@ class HaServer:
         self.is_parked = False
         self.stopping = False
         self.complaint = ""
+        # When followers are taken in again, after a shortage; 0.0: they are.
+        self.accepts_at = 0.0
 
     # Seen from outside.
 
@@ -168,6 +170,9 @@ class HaServer:
                     self.guarded(connection, partial(self.read, connection))
         end = self.engine.log_end()
         now = time.monotonic()
+        if self.accepts_at and now >= self.accepts_at:
+            self.accepts_at = 0.0
+            self.selector.register(self.listener, selectors.EVENT_READ)
         for connection in list(self.connections.values()):
             self.guarded(connection, partial(self.send, connection, end, now))
 
@@ -187,12 +192,15 @@ class HaServer:
         while True:
             try:
                 accepted, address = self.listener.accept()
-            except BlockingIOError:
+            except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if str(error) != self.complaint:
                     self.complaint = str(error)
                     logger.error("a follower cannot be accepted: error=%s", error)
+                # It still waits, and would wake this thread at once.
+                self.selector.unregister(self.listener)
+                self.accepts_at = time.monotonic() + LOOK_S
                 return
             if len(self.connections) >= FOLLOWERS_MAX:
                 logger.warning("too many followers: followers_max=%d peer=%s", FOLLOWERS_MAX, address[0])
