@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from command_line import run_reput
 from delivering import wait_until
 from reput.broker.broker import Broker
 from reput.broker.requests.sync_replicas import SyncReplicas
@@ -59,6 +60,15 @@ def test_without_a_follower_the_answer_comes_at_once(tmp_path):
         assert client.send_message("orders").code == ResponseCode.SLAVE_NOT_AVAILABLE
         assert client.send_message("orders", properties={"WAIT": "false"}).code == ResponseCode.SUCCESS
         assert broker.engine.next_queue_offset("orders", 0) == 2
+
+
+def test_what_was_stored_without_a_copy_is_told_by_the_command_line(tmp_path):
+    """`reput send` says how many messages have no second copy; a script reads it from each row."""
+    with sync_master(tmp_path) as (broker, _):
+        address = "{}:{}".format(*broker.address)
+        sent = run_reput("send", address, "orders", "--count", "2")
+        assert sent.code == 0
+        assert sent.stdout.endswith("; stored, but not confirmed: 2 SLAVE_NOT_AVAILABLE\n")
 
 
 def test_a_silent_follower_is_waited_for_and_then_reported(tmp_path):

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -37,6 +38,8 @@ __all__ = ["EXAMPLE", "send"]
 EXAMPLE = "echo hello | reput send store orders --tags greeting"
 SIZE_DEFAULT = 1024
 UNKNOWN = -1
+# The status of a message that needs no word; the module that has it is loaded later.
+CONFIRMED = "PUT_OK"
 
 
 def parse_rate(text: str) -> float:
@@ -269,10 +272,14 @@ class Sent:
         self.last: PutMessageResult | None = None
         # Queue id → first and last queue offset.
         self.queues: dict[int, tuple[int, int]] = {}
+        # Of messages that are stored, but of which the broker does not confirm as much as it should.
+        self.unconfirmed: Counter[str] = Counter()
 
     def add(self, result: PutMessageResult) -> None:
         """Add one message."""
         self.count += 1
+        if result.status.value != CONFIRMED:
+            self.unconfirmed[result.status.value] += 1
         self.first = self.first or result
         self.last = result
         begin, _ = self.queues.get(result.queue_id, (result.queue_offset, 0))
@@ -285,7 +292,9 @@ class Sent:
         queues = ", ".join(
             f"queue {queue_id} from {begin} to {end}" for queue_id, (begin, end) in sorted(self.queues.items())
         )
+        unconfirmed = ", ".join(f"{count} {status}" for status, count in self.unconfirmed.items())
         return (
             f"{self.count} sent to {topic} in {store}: {queues}, "
             f"commit-log offset {self.first.commit_log_offset} to {self.last.next_commit_log_offset}"
+            + (f"; stored, but not confirmed: {unconfirmed}" if unconfirmed else "")
         )
