@@ -31,6 +31,7 @@ class FakeMaster:
     Attributes:
         log: the log; `offset_min` is where it begins.
         serve: called with each HA connection and its first report; by default it sends the log and stays.
+        codes: of all requests.
         asked: the first report of each connection.
         reports: all that came after.
     """
@@ -42,6 +43,7 @@ class FakeMaster:
         self.properties: dict[str, object] = {"brokerName": "broker-a", "brokerClusterName": "C", "brokerId": 0}
         self.bodies: dict[int, bytes] = {}
         self.serve: Callable[[socket.socket, int], None] = self.send_log
+        self.codes: list[int] = []
         self.asked: list[int] = []
         self.reports: list[int] = []
         self.ended = threading.Event()
@@ -101,6 +103,7 @@ class FakeMaster:
 
     def answer_to(self, request: RemotingCommand) -> RemotingCommand:
         """Return the answer to one request."""
+        self.codes.append(request.code)
         if request.code in self.bodies:
             return RemotingCommand(0, body=self.bodies[request.code])
         if request.code == 26:

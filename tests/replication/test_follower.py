@@ -91,6 +91,38 @@ def test_frames_in_single_bytes_and_all_at_once_are_the_same_log(master, log, tm
     assert_same_log(log.store, tmp_path / "copy", 0, log.end, SEGMENT)
 
 
+def test_a_connection_that_is_lost_anywhere_is_taken_up(master, log, tmp_path):
+    """In a header, in a record, one byte before and behind the end of a segment."""
+    lost = [5, 12, 13, 500, SEGMENT - 1, SEGMENT, SEGMENT + 1, SEGMENT * 2 + 12 * 9 + 7]
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        if not lost:
+            return master.send_log(accepted, asked)
+        # Frames of 256 bytes, up to that byte on the wire.
+        wire, at = b"", asked
+        while at < master.end:
+            size = min(256, SEGMENT - at % SEGMENT, master.end - at)
+            wire += frame(at, master.log[at : at + size])
+            at += size
+        return accepted.sendall(wire[: lost.pop(0)])
+
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        assert store.following.connections == 9
+    assert_same_log(log.store, tmp_path / "copy", 0, log.end, SEGMENT)
+
+
+def test_an_idle_copy_reports_again_and_again_and_changes_nothing_at_its_master(master, log, tmp_path, monkeypatch):
+    """RocketMQ drops a slave that says nothing for 20 s. No request registers the copy, or writes anything."""
+    assert master_stream.REPORT_INTERVAL_S < 5
+    monkeypatch.setattr(master_stream, "REPORT_INTERVAL_S", 0.05)
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        wait_until(lambda: master.reports[-5:] == [log.end] * 5)
+        wait_until(lambda: {26, 28, 21, 43, 45, 201, 402, 60, 61} == set(master.codes))
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -157,6 +189,20 @@ def test_a_master_that_lost_its_tail_is_refused_and_the_parting_is_named(master,
         assert store.durable == log.end
     assert f"from={log.offsets[45]} own_end={log.end}" in reason
     assert "records_only_here=5" in reason
+
+
+def test_a_master_that_loses_its_tail_under_a_connection_is_refused_at_the_next(master, log, tmp_path):
+    """The copy does not wait until the master's log has grown beyond its own."""
+
+    def serve(accepted: socket.socket, asked: int) -> None:
+        master.send_from(accepted, asked)
+        with contextlib.suppress(OSError):
+            master.take_reports(accepted, lambda report: report == log.end and accepted.shutdown(socket.SHUT_RDWR))
+        master.log = master.log[: log.offsets[45]]
+
+    master.serve = serve
+    with following(master.address, tmp_path / "copy") as store:
+        assert f"diverges from this copy: from={log.offsets[45]} own_end={log.end}" in stops(store)
 
 
 def test_a_master_that_lost_its_tail_and_grew_again_is_found_by_the_overlap(master, log, tmp_path):

@@ -19,8 +19,10 @@ from delivering import wait_until
 from replication.copies import assert_same_log, following, reaches
 from reput.access.protection import server_tls
 from reput.embedded.store_engine import StoreEngine
+from reput.remoting.remoting_command import RemotingCommand, encode_frame
+from reput.remoting.request_code import RequestCode
 from reput.remoting.tls import HANDSHAKE_BYTE
-from reput.replication import ha_server
+from reput.replication import ha_connection, ha_server
 from reput.replication.ha_connection import Protection
 from reput.replication.ha_protocol import HELLO
 from reput.replication.ha_server import HaServer
@@ -210,6 +212,20 @@ def test_a_follower_that_does_not_read_holds_up_nobody(master):
         received += len(body)
         assert first + received == end
         assert frames(slow, end) == (1, master.log(1, end))
+
+
+def test_a_reput_that_does_not_read_takes_the_memory_of_one_frame(master):
+    """Its frames are read for their CRC, one at a time."""
+    end = master.put(1)
+    request = b"".join(encode_frame(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "1"})))
+    with master.connect(HELLO) as slow:
+        slow.sendall(request)
+        for _ in range(25):
+            end = master.put(200, 2000)
+        wait_until(lambda: [connection.is_blocked for connection in master.server.all_connections()] == [True])
+        (connection,) = master.server.all_connections()
+        assert connection.sent < end - 2 * ha_connection.CATCH_UP_SIZE
+        assert len(connection.body) <= ha_connection.CATCH_UP_SIZE
 
 
 @pytest.mark.parametrize("fields", [b'"\xff"', b"[1e999]", b'{"a":1e999}'])

@@ -14,7 +14,7 @@ import pytest
 import reput
 from command_line import REPUT, run_reput
 from delivering import wait_until
-from interop.clients.brokers import Launched, ReputBroker
+from interop.clients.brokers import Launched, ReputBroker, free_port
 from replication.copies import SEGMENT, Copy, assert_same_log, ha_port, send
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
@@ -110,6 +110,20 @@ def test_a_slave_serves_reads_when_its_master_is_gone_and_takes_messages_once_pr
     assert run_reput("promote", slave.directory).code == 0
     with reput.open(slave.directory, mode="inline") as store:
         assert store.put(reput.Message("orders", b"x", queue_id=0)).queue_offset == 20
+
+
+def test_slaves_are_answered_on_both_ports(reput_broker):
+    """RocketMQ's ask for topics and timers two ports below that of clients, and for the rest on that itself."""
+    broker = reput_broker(settings=SMALL, port=free_port())
+    send(broker.name_server, "orders", 1)
+    host, _, port = broker.address.rpartition(":")
+    main, below = MasterRequests(broker.address), MasterRequests(f"{host}:{int(port) - 2}")
+    for code in (21, 43, 45, 201, 402, 61, 60):
+        answer, other = main.ask(code), below.ask(code)
+        assert (answer.code, other.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+        # The checkpoint has the time.
+        assert answer.body_bytes == other.body_bytes or code == 60
+    assert main.ask(9999).code == below.ask(9999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 class Slave:

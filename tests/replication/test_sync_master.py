@@ -122,6 +122,9 @@ def test_what_a_follower_asks_for_confirms_nothing(tmp_path):
             with MasterStream("{}:{}".format(*followers.address), end, SEGMENT, is_reput=True):
                 wait_until(lambda: len(followers.server.followers()) == 3)
                 sent.append(client.begin(*send_request()))
+                with connect() as beyond:
+                    beyond.sendall(struct.pack(">q", 1 << 40))
+                    assert beyond.recv(1) == b""
                 for opaque in sent:
                     assert client.answer_to(opaque).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
             # What was sent to it, and is reported, counts.
