@@ -303,6 +303,31 @@ def test_a_large_message_that_was_sent_again_does_not_hide_that_the_logs_part(fa
         assert f"diverges from this copy: from={old.offsets[3]} " in stops(store)
 
 
+def test_a_copy_that_compares_a_long_log_is_closed_at_once(master, log, tmp_path):
+    """The thread does not first look for the place where the logs part."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    master.log = master.log[: log.offsets[45]]
+    asked: list[int] = []
+    sent = 0
+
+    def serve(accepted: socket.socket, at: int) -> None:
+        nonlocal sent
+        asked.append(at)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(at, master.end):
+            accepted.sendall(frame(number, master.log[number : number + 1]))
+            sent += 1
+            master.ended.wait(0.005)
+
+    master.serve = serve
+    with following(master.address, copy):
+        wait_until(lambda: sent > 10)
+    assert asked == [1]
+    assert sent < master.end / 2
+
+
 def test_a_gap_is_refused_and_named(master, log, tmp_path):
     """The master's retention was faster: its log begins behind the copy's end."""
     copy = tmp_path / "copy"

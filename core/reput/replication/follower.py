@@ -351,8 +351,7 @@ class Follower:
             BrokerError: the store is being closed, or the overlap was removed; the next connection begins behind that.
             FollowError: what comes behind our log was removed.
         """
-        if self.stopping:
-            raise BrokerError("the store is being closed")
+        self.require_open()
         now, frames = time.monotonic(), stream.frames
         if frames.expected != self.quiet_at or frames.body_left:
             self.quiet_at, self.quiet_since = frames.expected, now
@@ -362,6 +361,15 @@ class Follower:
                 f"the master has removed what comes next: commit_log_offset={frames.expected} "
                 f"master_begin={self.master_begin}"
             )
+
+    def require_open(self) -> None:
+        """Refuse to go on in a store that is being closed.
+
+        Raises:
+            BrokerError: it is.
+        """
+        if self.stopping:
+            raise BrokerError("the store is being closed")
 
     def wait_forced(self, end: int) -> None:
         """Wait until our log is on disk up to *end*.
@@ -467,11 +475,13 @@ class Follower:
         )
 
     def read_log(self, begin: int, end: int) -> bytes:
-        """Return our own bytes for a comparison.
+        """Return our own bytes for a comparison, which may be one of the whole log.
 
         Raises:
-            BrokerError: retention has just removed them; the next connection asks for others.
+            BrokerError: the store is being closed, or retention has just removed them; the next connection asks for
+                others.
         """
+        self.require_open()
         try:
             return read_bytes(Segments(self.writer.directory / "commitlog", self.writer.segment_size), begin, end)
         except OffsetOutOfRange as error:
