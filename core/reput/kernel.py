@@ -19,7 +19,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from reput.errors import ConfigError
 
@@ -36,6 +36,8 @@ __all__ = [
     "KernelReads",
     "KernelSends",
     "ReadRecords",
+    "RingBarrier",
+    "RingWords",
     "SendRequests",
     "ViewWords",
     "found_kernel",
@@ -47,7 +49,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 6
+PROTOCOL = 7
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
@@ -156,6 +158,41 @@ class ViewWords(Protocol):
         """Let go of the memory, which is closed then."""
 
 
+class RingWords(Protocol):
+    """8-byte words that other processes read and write, with what the ring uses of a memory view, and in order."""
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the words cannot be stored to."""
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> RingWords: ...
+
+    def __setitem__(self, index: int, value: int) -> None: ...
+
+    def tolist(self) -> list[int]:
+        """Return the words."""
+
+    def tobytes(self) -> bytes:
+        """Return a copy of their bytes."""
+
+    def release(self) -> None:
+        """Let go of the memory."""
+
+
+class RingBarrier(Protocol):
+    """A full barrier with the interface of a lock."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Make all stores of this thread visible before its next load."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 class KernelReads(Protocol):
     """The compiled reads of one reader in its writer's process. Any thread may call `get` and `query`."""
 
@@ -210,6 +247,8 @@ class Kernel(Protocol):
     GroupLock: type[Any]
     KernelSends: Callable[..., KernelSends]
     ViewWords: Callable[..., ViewWords]
+    RingWords: Callable[[memoryview], RingWords]
+    RingBarrier: Callable[[], RingBarrier]
 
     def counts(self) -> dict[str, int]:
         """Return how many messages of this process the kernel has taken, by the way they came."""

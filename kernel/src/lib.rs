@@ -23,6 +23,7 @@ mod puts;
 mod query;
 mod reads;
 mod record;
+mod ring_words;
 mod rows;
 mod run;
 mod send_header;
@@ -37,7 +38,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 6;
+const PROTOCOL: u32 = 7;
 
 /// The compiled path of what costs reput most.
 #[pymodule]
@@ -58,6 +59,8 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gets::KernelReads>()?;
     module.add_class::<group_lock::GroupLock>()?;
     module.add_class::<view_words::ViewWords>()?;
+    module.add_class::<ring_words::RingWords>()?;
+    module.add_class::<ring_words::RingBarrier>()?;
     module.add_class::<consumers::KernelConsumer>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;

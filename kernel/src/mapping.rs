@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Files that are mapped at once. It bounds what the handler of SIGBUS looks through.
 pub const MAPPINGS_MAX: usize = 64;
+/// Files are mapped only on machines with pages of this size.
 const PAGE_SIZE: usize = 4096;
 /// Pages that one system call is asked for.
 const WINDOW_PAGES: usize = 64;
@@ -144,8 +145,13 @@ fn size_of(descriptor: RawFd) -> Option<usize> {
     usize::try_from(size?).ok()
 }
 
-/// Set the handler of SIGBUS, once; false: it could not be set, or the program has set another since.
+/// Set the handler of SIGBUS, once; false: it could not be set, the program has set another since, or this machine's pages
+/// have another size, as those of some kernels for ARM.
 fn is_guarded() -> bool {
+    // SAFETY: the call reads no memory.
+    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } != PAGE_SIZE.cast_signed() as libc::c_long {
+        return false;
+    }
     let handler = on_lost_page as extern "C" fn(_, _, _) as usize;
     let former = FORMER.get_or_init(|| {
         // SAFETY: both structures are valid, and the handler does only what a signal handler may.

@@ -84,19 +84,28 @@ impl<'py> SharedMemory<'py> {
 }
 
 /// Words of 8 bytes that other processes read and write, valid for as long as this object lives.
+///
+/// Accesses of one thread become visible in their order, as on x86-64, but for a load after a store: `fence(SeqCst)` must
+/// stand between these two where it matters. This holds for the bytes between the words as well: bytes written after a
+/// word was stored are not visible before it, and bytes read before a word is loaded are not read after it. Acquire and
+/// release alone order them the other way round only, hence the fences. On x86-64 they are no instructions.
 pub struct SharedWords {
     /// Keeps the buffer's export alive, and so the memory where it is.
     buffer: PyBuffer<u64>,
+    /// Words from one to the next.
+    step: isize,
 }
 
 impl SharedWords {
     /// Return the words of *object*, a memory view or an array. Only those that are *writable* may be stored to.
     pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<SharedWords> {
         let buffer = PyBuffer::<u64>::get(object)?;
-        if writable && buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("the shared memory is not a run of words, or not a writable one"));
+        let size = size_of::<u64>().cast_signed();
+        if writable && buffer.readonly() || buffer.dimensions() != 1 || buffer.strides()[0] % size != 0 {
+            return Err(PyValueError::new_err("the shared memory is not a row of words, or not a writable one"));
         }
-        Ok(SharedWords { buffer })
+        let step = buffer.strides()[0] / size;
+        Ok(SharedWords { buffer, step })
     }
 
     /// Return how many there are.
@@ -104,22 +113,31 @@ impl SharedWords {
         self.buffer.item_count()
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.count());
-        // SAFETY: the word lies in the exported buffer, as was just checked, and is aligned, as `PyBuffer` has checked.
-        // All processes load and store such words as a whole.
-        unsafe { AtomicU64::from_ptr(self.buffer.buf_ptr().cast::<u64>().add(index)) }
+    /// Tell whether they may be stored to.
+    pub fn are_writable(&self) -> bool {
+        !self.buffer.readonly()
     }
 
-    /// Return a word; what was written before it is seen after it.
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count());
+        let place = index.cast_signed() * self.step;
+        // SAFETY: the word lies in the exported buffer, as was just checked, and is aligned, as `PyBuffer` has checked
+        // for the first one. All processes load and store such words as a whole.
+        unsafe { AtomicU64::from_ptr(self.buffer.buf_ptr().cast::<u64>().offset(place)) }
+    }
+
+    /// Return a word, after everything that was read before, and before everything that is read after it.
     pub fn load(&self, index: usize) -> u64 {
+        fence(Ordering::Acquire);
         self.word(index).load(Ordering::Acquire)
     }
 
-    /// Store a word, of writable memory.
+    /// Store a word of writable memory, after everything that was written before, and before everything that is written
+    /// after it.
     pub fn store(&self, index: usize, value: u64) {
-        assert!(!self.buffer.readonly());
+        assert!(self.are_writable());
         self.word(index).store(value, Ordering::Release);
+        fence(Ordering::Release);
     }
 }
 

@@ -8,6 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::memory::{SharedWords, monotonic_ns};
+use crate::ring_words::RingWords;
 
 /// A view's progress that its dispatcher has not told yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -70,7 +71,8 @@ impl ViewWords {
         words: &Bound<'_, PyAny>,
         asked_at: usize,
     ) -> PyResult<ViewWords> {
-        let (cells, words) = (SharedWords::of(cells, false)?, SharedWords::of(words, true)?);
+        let cells = SharedWords::of(&RingWords::view_of(cells)?, false)?;
+        let words = SharedWords::of(&RingWords::view_of(words)?, true)?;
         if progress_at.max(generation_at) >= cells.count() || asked_at >= words.count() {
             return Err(PyIndexError::new_err("a word lies outside of the memory"));
         }

@@ -7,15 +7,28 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from reput.kernel import found_kernel
 from reput.ring import RingMemory, RingReader, RingWriter
+from ring.ring_processes import kernel_access
 
 
 def make_writer(memory: RingMemory) -> RingWriter:
     return RingWriter(memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
 
 
+@pytest.fixture(params=["own", "kernel"])
+def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The words that this machine uses, and those of the kernel on any machine."""
+    if request.param == "kernel":
+        found, reason = found_kernel()
+        if found is None:
+            pytest.skip(f"the kernel cannot be used: {reason}")
+        monkeypatch.setattr("reput.ring.ring_memory.word_access", kernel_access)
+    return str(request.param)
+
+
 @pytest.fixture
-def memory() -> Iterator[RingMemory]:
+def memory(words: str) -> Iterator[RingMemory]:
     """A ring of 4 KiB with four slots."""
     memory = RingMemory.create(4096, 4)
     yield memory

@@ -16,14 +16,19 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reput.errors import RingClosed, RingLapped
-from reput.ring import RingMemory, RingReader, RingWriter
+from reput.ring import RingMemory, RingReader, RingWriter, ring_memory, word_access
 from reput.ring.layout import CELL_WORDS, DURABLE, HEADER_SIZE
 
 __all__ = ["make_frame", "result_of", "run_role", "start_role"]
+
+
+# On any machine the words that the ring uses on aarch64.
+kernel_access = partial(word_access, "aarch64", "linux")
 
 
 def start_role(role: str, memory: RingMemory | None = None, **options: object) -> subprocess.Popen[str]:
@@ -219,6 +224,8 @@ ROLES: dict[str, Callable[..., object]] = {
 if __name__ == "__main__":
     role_name, descriptor_text, option_text = sys.argv[1:]
     role_options = json.loads(option_text)
+    if role_options.pop("words", "own") == "kernel":
+        ring_memory.word_access = kernel_access  # type: ignore[assignment]
     if role_name == "forks":
         forks()
     else:

@@ -33,11 +33,11 @@ def until_reached(memory: RingMemory, slot: int, progress: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_no_frame_is_torn_under_constant_lapping():
+def test_no_frame_is_torn_under_constant_lapping(words: str):
     """A writer that never waits laps two readers repeatedly: they lose frames, but never read a torn one."""
     memory = RingMemory.create(16 << 10, 2)
     writer = make_writer(memory)
-    readers = [start_role("read_all", memory, slot=slot, pause=0.0005 * slot) for slot in range(2)]
+    readers = [start_role("read_all", memory, slot=slot, pause=0.0005 * slot, words=words) for slot in range(2)]
     until_joined(memory, range(2))
     chance = random.Random(1)
     frames = [(number, make_frame(number, chance.randrange(3000))) for number in range(1, 4001)]
@@ -73,18 +73,18 @@ def test_a_reader_that_keeps_up_misses_nothing():
     memory.close()
 
 
-def test_no_wake_up_is_lost_at_random_intervals():
+def test_no_wake_up_is_lost_at_random_intervals(words: str):
     """Readers park after each frame, an owner waits for their progress, and one reader for the other: all are woken."""
     memory = RingMemory.create(1 << 20, 2)
     writer = make_writer(memory)
     waiter = ProgressWaiter(memory)
     dispatchers = [
-        start_role("echo_progress", memory, slot=0, seed=1),
-        start_role("echo_progress", memory, slot=1, seed=2, predecessor=0),
+        start_role("echo_progress", memory, slot=0, seed=1, words=words),
+        start_role("echo_progress", memory, slot=1, seed=2, predecessor=0, words=words),
     ]
     until_joined(memory, range(2))
     chance = random.Random(3)
-    for number in range(1, 15_001):
+    for number in range(1, 15_001 if words == "own" else 1_001):
         writer.publish(make_frame(number, 40), number, number)
         spin(chance.random() * 60e-6)
         slot = chance.randrange(2)

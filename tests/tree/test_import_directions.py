@@ -22,7 +22,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.store": {"reput_hooks", "reput.errors", "reput.kernel", "reput.settings", "reput.filter"},
     # From the store, only the threads.
     "reput.lease": {"reput.errors", "reput.store"},
-    "reput.ring": {"reput.errors"},
+    "reput.ring": {"reput.errors", "reput.kernel"},
     "reput.argument_checks": {"reput_hooks", "reput.errors", "reput.store"},
     "reput.access": {"reput_hooks", "reput.errors", "reput.settings", "reput.remoting", "reput.argument_checks"},
     "reput.process": {

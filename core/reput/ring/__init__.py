@@ -54,12 +54,12 @@ that omits a step. On anything but x86-64 Linux the ring cannot be created.
 """
 
 from reput.ring.cell import Cell, CellCounter, CellView, DurableCursor
-from reput.ring.processor import refuse_unproved_processor
 from reput.ring.progress import ProgressWaiter, WaitOutcome
 from reput.ring.ring_header import RingHeader
 from reput.ring.ring_memory import RingMemory
 from reput.ring.ring_reader import Joined, RingReader
 from reput.ring.ring_writer import RingWriter
+from reput.ring.word_access import word_access
 
 __all__ = [
     "Cell",
@@ -73,5 +73,5 @@ __all__ = [
     "RingReader",
     "RingWriter",
     "WaitOutcome",
-    "refuse_unproved_processor",
+    "word_access",
 ]

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterator
 from struct import Struct
-from threading import Lock
 from typing import NamedTuple
 
 from reput.errors import RingError
@@ -30,6 +29,7 @@ from reput.ring.layout import (
     UNKNOWN,
 )
 from reput.ring.seqlock import Seqlock
+from reput.ring.word_access import WordAccess, Words
 
 __all__ = ["Cell", "CellCounter", "CellView", "CellWaiters", "DurableCursor"]
 
@@ -58,7 +58,7 @@ class CellView:
 
     __slots__ = ("_cursor", "_error", "_name", "_octets", "_words", "slot")
 
-    def __init__(self, words: memoryview, octets: memoryview, slot: int) -> None:
+    def __init__(self, words: Words, octets: memoryview, slot: int) -> None:
         self.slot = slot
         self._words = words
         self._octets = octets
@@ -194,7 +194,7 @@ class CellCounter:
 
     __slots__ = ("_index", "_words")
 
-    def __init__(self, words: memoryview, index: int) -> None:
+    def __init__(self, words: Words, index: int) -> None:
         self._words = words
         self._index = index
 
@@ -211,6 +211,7 @@ class CellWaiters(NamedTuple):
     """What the writer of a cell needs to see and wake the waiters for its progress. All views are read-only.
 
     Attributes:
+        access: how the process reads and writes words.
         ring_words: the ring in 8-byte words, with the offsets that the owner waits for.
         cell_words: all cells in 8-byte words, with the offsets that later dispatchers wait for.
         predecessors_awaited: that word of every cell; usually equal to *none_awaited*.
@@ -218,9 +219,10 @@ class CellWaiters(NamedTuple):
         progress_descriptors: per slot, the eventfd on which the owner waits for its progress.
     """
 
-    ring_words: memoryview
-    cell_words: memoryview
-    predecessors_awaited: memoryview
+    access: WordAccess
+    ring_words: Words
+    cell_words: Words
+    predecessors_awaited: Words
     none_awaited: memoryview
     wake_descriptors: list[int]
     progress_descriptors: list[int]
@@ -258,7 +260,7 @@ class Cell(CellView):
             offset=slot * layout.CELL_SIZE,
         )
         octets = memoryview(page)
-        super().__init__(octets.cast("Q"), octets, slot)
+        super().__init__(waiters.access.words(octets), octets, slot)
         self._page = page
         self._progress_address = ctypes.addressof(ctypes.c_char.from_buffer(page, layout.PROGRESS * layout.WORD_SIZE))
         self._ring_words = waiters.ring_words
@@ -270,7 +272,7 @@ class Cell(CellView):
         self._asked_index = layout.ASKED_NS + slot
         self._woke_successors_ns = 0
         self._progress_descriptor = waiters.progress_descriptors[slot]
-        self._barrier = Lock()
+        self._barrier = waiters.access.barrier()
 
     def _store(self, index: int, value: int | None) -> None:
         self._words[index] = UNKNOWN if value is None else value

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import struct
 
 __all__ = ["ReadOnlyPages", "futex_wait", "futex_wake"]
 
-# The ring is proved for x86-64 alone; the numbers are those of its Linux.
-SYS_FUTEX = 202
+# The numbers of x86-64, and of the table that aarch64 and all newer processors share.
+SYS_FUTEX = 202 if os.uname().machine == "x86_64" else 98
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
 ALL = 2**31 - 1
 TIMESPEC = struct.Struct("=qq")

@@ -83,6 +83,8 @@ An unknown word holds UNKNOWN, never 0.
 
 from __future__ import annotations
 
+import mmap
+
 __all__ = [
     "ANNOUNCED",
     "APPENDED",
@@ -192,7 +194,8 @@ CAPACITY_MIN = 4096
 FRAME_SHARE = 4
 
 # A cell, in words of its page.
-CELL_SIZE = 4096
+# A page, so that a process can be given write access to one cell alone; some kernels for ARM have pages of 64 KiB.
+CELL_SIZE = max(4096, mmap.PAGESIZE)
 CELL_WORDS = CELL_SIZE // WORD_SIZE
 
 PARKED = 0

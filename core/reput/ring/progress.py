@@ -220,7 +220,7 @@ class SlotGate:
         self._wake_descriptor = memory.wake_descriptors[slot]
         self._descriptor = memory.progress_descriptors[slot]
         self._mutex = Lock()
-        self._barrier = Lock()
+        self._barrier = memory.access.barrier()
         self._heap: list[tuple[int, int, Waiter]] = []
         self._sequence = count()
         self._abandoned_count = 0

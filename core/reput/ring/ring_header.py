@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reput.ring import layout
 from reput.ring.layout import UNKNOWN
+from reput.ring.word_access import Words
 
 __all__ = ["RingHeader"]
 
@@ -16,7 +17,7 @@ class RingHeader:
 
     __slots__ = ("_words",)
 
-    def __init__(self, words: memoryview) -> None:
+    def __init__(self, words: Words) -> None:
         self._words = words
 
     @property

@@ -31,8 +31,8 @@ from reput.ring.layout import (
     SLOTS_MAX,
     UNKNOWN,
 )
-from reput.ring.processor import refuse_unproved_processor
 from reput.ring.ring_header import RingHeader
+from reput.ring.word_access import WordAccess, Words, word_access
 
 __all__ = ["RingMemory"]
 
@@ -69,11 +69,19 @@ class RingMemory:
         progress_descriptors: per slot, the eventfd on which the owner waits for its progress. Empty for an observer.
         release_descriptor: the eventfd on which readers ask the owner to publish held records; -1 for an observer.
         header: the ring's header by name.
+        access: how this process reads and writes words.
     """
 
     def __init__(
-        self, descriptors: list[int], ring: mmap.mmap, cells: mmap.mmap, capacity: int, slot_count: int
+        self,
+        access: WordAccess,
+        descriptors: list[int],
+        ring: mmap.mmap,
+        cells: mmap.mmap,
+        capacity: int,
+        slot_count: int,
     ) -> None:
+        self.access = access
         self._descriptors = descriptors
         self._ring = ring
         self._cells = cells
@@ -81,9 +89,9 @@ class RingMemory:
         self.slot_count = slot_count
         ring_octets = memoryview(ring)
         cell_octets = memoryview(cells)
-        self.words = ring_octets.cast("Q")
+        self.words = access.words(ring_octets)
         self.data = ring_octets[HEADER_SIZE:]
-        self.cell_words = cell_octets.cast("Q")
+        self.cell_words = access.words(cell_octets)
         self.header = RingHeader(self.words)
         self.wake_descriptors = descriptors[2 : 2 + slot_count]
         self.progress_descriptors = descriptors[2 + slot_count : 2 + 2 * slot_count]
@@ -92,6 +100,7 @@ class RingMemory:
         self._cell_views: dict[int, CellView] = {}
         predecessors_awaited = self.column(layout.PREDECESSORS_AWAITED)
         self._cell_waiters = CellWaiters(
+            access,
             self.words,
             self.cell_words,
             predecessors_awaited,
@@ -121,7 +130,7 @@ class RingMemory:
                 the ring is not proved for this processor.
             OSError: no memory or no descriptors left.
         """
-        refuse_unproved_processor()
+        access = word_access()
         if capacity < CAPACITY_MIN or capacity & (capacity - 1):
             raise RingError(f"a ring's capacity is a power of two from {CAPACITY_MIN} on: capacity={capacity}")
         if not 1 <= slot_count <= SLOTS_MAX:
@@ -137,7 +146,7 @@ class RingMemory:
             fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, SEALS_OF_RING)
             fcntl.fcntl(descriptors[1], fcntl.F_ADD_SEALS, SEALS_OF_CELLS)
             cells = map_read_only(descriptors[1], CELL_SIZE * slot_count)
-            memory = cls(descriptors, ring, cells, capacity, slot_count)
+            memory = cls(access, descriptors, ring, cells, capacity, slot_count)
         except BaseException:
             close_all(descriptors)
             raise
@@ -171,7 +180,7 @@ class RingMemory:
         Raises:
             RingError: they do not belong to a ring, or to one with another layout.
         """
-        refuse_unproved_processor()
+        access = word_access()
         owned = list(descriptors)
         try:
             if len(owned) < 2:
@@ -179,11 +188,12 @@ class RingMemory:
             for descriptor in owned:
                 os.set_inheritable(descriptor, False)
             ring_size, cells_size = os.fstat(owned[0]).st_size, os.fstat(owned[1]).st_size
-            if ring_size < HEADER_SIZE + CAPACITY_MIN or cells_size < CELL_SIZE or (ring_size | cells_size) % CELL_SIZE:
+            whole = ring_size % CAPACITY_MIN == 0 and cells_size % CELL_SIZE == 0
+            if ring_size < HEADER_SIZE + CAPACITY_MIN or cells_size < CELL_SIZE or not whole:
                 raise RingError(f"descriptors are not those of a ring: ring_size={ring_size} cells_size={cells_size}")
             ring = map_read_only(owned[0], ring_size)
             capacity, slot_count = check_header(ring, ring_size, cells_size, len(owned))
-            return cls(owned, ring, map_read_only(owned[1], cells_size), capacity, slot_count)
+            return cls(access, owned, ring, map_read_only(owned[1], cells_size), capacity, slot_count)
         except BaseException:
             close_all(owned)
             raise
@@ -215,7 +225,7 @@ class RingMemory:
     def closed(self) -> bool:
         return self._ring.closed
 
-    def column(self, index: int) -> memoryview:
+    def column(self, index: int) -> Words:
         """Return word *index* of every cell as one strided view of ``slot_count`` words, read-only.
 
         Pass it to `keep`, which releases it when the memory is closed.

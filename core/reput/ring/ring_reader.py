@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterable
-from threading import Lock
 from typing import NamedTuple
 
 from reput.errors import RingClosed, RingLapped
@@ -84,7 +83,7 @@ class RingReader:
         self._data = memory.data
         self._capacity = memory.capacity
         self._mask = memory.capacity - 1
-        self._barrier = Lock()
+        self._barrier = memory.access.barrier()
         self._end_was_said = False
         self._wake_descriptor = memory.wake_descriptors[cell.slot]
         self._release_descriptor = memory.release_descriptor

@@ -8,7 +8,6 @@ anywhere in here, as Ctrl-C does, the frame may be missing or its wake-ups delay
 from __future__ import annotations
 
 import os
-from threading import Lock
 
 from reput.errors import RingClosed, RingError
 from reput.ring import layout
@@ -98,7 +97,7 @@ class RingWriter:
         # second system call, and while none parks anew, the two are equal.
         self._seen = memoryview(bytearray(self._parked.tobytes())).cast("Q")
         self._durable_awaited = memory.keep(memory.column(layout.DURABLE_AWAITED))
-        fence, durable_fence = Lock(), Lock()
+        fence, durable_fence = memory.access.barrier(), memory.access.barrier()
         self._fence_acquire, self._fence_release = fence.acquire, fence.release
         self._durable_acquire, self._durable_release = durable_fence.acquire, durable_fence.release
         words[layout.COMMIT_LOG_OFFSET_MIN] = commit_log_offset_min

@@ -7,16 +7,17 @@ twice, and the writer replaces the older copy: with one copy, a writer killed in
 from __future__ import annotations
 
 from reput.ring.layout import WORD_SIZE, seqlock_size
+from reput.ring.word_access import Words
 
 __all__ = ["Seqlock"]
 
 
 class Seqlock:
-    """The seqlock of *capacity* bytes at byte *at*; *words* and *octets* are two casts of the same memory."""
+    """The seqlock of *capacity* bytes at byte *at*; *words* and *octets* are the same memory."""
 
     __slots__ = ("_at", "_copy_size", "_octets", "_words", "capacity")
 
-    def __init__(self, words: memoryview, octets: memoryview, at: int, capacity: int) -> None:
+    def __init__(self, words: Words, octets: memoryview, at: int, capacity: int) -> None:
         assert at % WORD_SIZE == 0
         assert at + seqlock_size(capacity) <= len(octets)
         self._words = words

@@ -53,7 +53,7 @@ def test_a_processor_that_the_ring_does_not_cover_is_a_problem(monkeypatch):
     def refuse() -> None:
         raise RingError("not proved here: machine=m68k", 'open the store with mode="inline"')
 
-    monkeypatch.setattr("reput.ring.processor.refuse_unproved_processor", refuse)
+    monkeypatch.setattr("reput.ring.word_access", refuse)
     assert findings.processor() == Finding(
         "processor", "problem", "not proved here: machine=m68k", 'open the store with mode="inline"'
     )

@@ -101,10 +101,10 @@ def python() -> Finding:
 
 
 def processor() -> Finding:
-    from reput.ring.processor import refuse_unproved_processor
+    from reput.ring import word_access
 
     try:
-        refuse_unproved_processor()
+        word_access()
     except ReputError as error:
         return Finding("processor", "problem", str(error), error.advice)
     return Finding("processor", "ok", f"machine={os.uname().machine} system={sys.platform}")

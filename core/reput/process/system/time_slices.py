@@ -18,8 +18,9 @@ __all__ = ["TimeSlices"]
 
 # size, policy, flags, nice, priority, runtime, deadline, period: struct sched_attr.
 SCHED_ATTR = Struct("=IIQiIQQQ")
-# The x86-64 number; the ring supports only that. The C library has a wrapper for the call only since 2.41.
-SCHED_SETATTR = 314
+# The numbers of x86-64, and of the table that aarch64 and all newer processors share. The C library has a wrapper for
+# the call only since 2.41.
+SCHED_SETATTR = 314 if os.uname().machine == "x86_64" else 274
 SHORT_NS = 100_000
 USUAL_NS = 0
 
