@@ -33,6 +33,12 @@ mod store_files;
 mod stored;
 mod units;
 mod view_words;
+mod word_order;
+
+/// What `word_order` is made of; loom has its own.
+mod sync {
+    pub use std::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;

@@ -4,11 +4,13 @@
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::sync::{AtomicU64, Ordering, fence};
+use crate::word_order;
 
 /// Bytes of a word.
 pub const WORD_SIZE: usize = 4;
@@ -128,16 +130,14 @@ impl SharedWords {
 
     /// Return a word, after everything that was read before, and before everything that is read after it.
     pub fn load(&self, index: usize) -> u64 {
-        fence(Ordering::Acquire);
-        self.word(index).load(Ordering::Acquire)
+        word_order::load(self.word(index))
     }
 
     /// Store a word of writable memory, after everything that was written before, and before everything that is written
     /// after it.
     pub fn store(&self, index: usize, value: u64) {
         assert!(self.are_writable());
-        self.word(index).store(value, Ordering::Release);
-        fence(Ordering::Release);
+        word_order::store(self.word(index), value);
     }
 }
 

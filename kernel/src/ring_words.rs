@@ -2,14 +2,13 @@
 //!
 //! `core/reput/ring` explains which order its protocols need; `SharedWords` keeps it.
 
-use std::sync::atomic::{Ordering, fence};
-
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
 use crate::memory::SharedWords;
+use crate::word_order;
 
 /// Words of 8 bytes that other processes read and write, as `memoryview.cast("Q")` with the order of memory kept.
 #[pyclass(module = "reput_kernel")]
@@ -131,7 +130,7 @@ impl RingBarrier {
     #[pyo3(signature = (blocking = true))]
     fn acquire(&self, blocking: bool) -> bool {
         let _ = blocking;
-        fence(Ordering::SeqCst);
+        word_order::barrier();
         true
     }
 

@@ -30,25 +30,30 @@ In the supervisor, and in the dispatcher that it forks::
 **Access.** Only the creator maps the ring writable; a seal prevents all other writable mappings. A dispatcher maps its
 own page of the cells writable and all others read-only. A stray write faults in the process that makes it.
 
-**Words** are 8 bytes, aligned, and touched only through ``memoryview.cast("Q")``, which is one load or one store. Wider
-fields are packed into bytes first and assigned as a slice, never packed in place: `struct.pack_into` zeroes its target
-before it writes, and readers in other processes see that.
+**Words** are 8 bytes, aligned, and touched only through `word_access`, each by one load or one store: on x86-64 those
+of ``memoryview.cast("Q")``, on aarch64 those of the kernel (`reput.kernel.RingWords`). Wider fields are packed into
+bytes first and assigned as a slice, never packed in place: `struct.pack_into` zeroes its target before it writes, and
+readers in other processes see that.
 
 **Order.** On x86-64, stores become visible in program order, and loads happen in program order; only a load may
-overtake an earlier store of the same processor to a different address. Hence:
+overtake an earlier store of the same processor to a different address. Stores and loads of the kernel's words keep this
+order on aarch64 as well, also with the bytes that are written and copied between them. Hence:
 
 - The writer stores intent, frame, `appended`, tail. A reader loads the tail, copies, and loads the intent: if a byte
   was overwritten while it was copied, the intent that the reader then loads announces it. Checking before copying
   would accept torn frames.
 - Some pairs of words are stored by one side and loaded by the other, in both directions: tail and parked flag, held
   flag and parked flag, progress and awaited progress, awaited progress and resting flag. Both sides then pass a full
-  barrier between their store and their load: a private `threading.Lock`, acquired without blocking and released. In
-  CPython 3.11 to 3.13 that is a semaphore of the C library; its disassembly shows that ``sem_trywait`` and
-  ``sem_post`` each pass a ``lock cmpxchg``, before which the processor makes all its stores visible. A mutex would not
-  be a barrier, so creating a ring checks `sys.thread_info.lock`.
+  barrier between their store and their load: on aarch64 the kernel's `RingBarrier`, which is a fence; on x86-64 a
+  private `threading.Lock`, acquired without blocking and released. In CPython 3.11 to 3.13 that is a semaphore of the C
+  library; its disassembly shows that ``sem_trywait`` and ``sem_post`` each pass a ``lock cmpxchg``, before which the
+  processor makes all its stores visible. A mutex would not be a barrier, so creating a ring checks
+  `sys.thread_info.lock`.
 
 The tests run these protocols through all interleavings under this memory model, and detect the fault in each variant
-that omits a step. On anything but x86-64 Linux the ring cannot be created.
+that omits a step. ``kernel/model`` runs the steps that depend on the order through loom, under the memory model of
+Rust; with acquire and release alone it finds torn frames. Elsewhere than on Linux, and on other processors, the ring
+cannot be created.
 
 **Errors**: `RingError` for wrong use, `RingClosed` after the writer closed the ring, `RingLapped` as above.
 """
