@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 __all__ = ["CALLS", "Ending", "Marks", "TracingRefused", "kill_at"]
 
-# Numbers of x86-64, the only platform of reput's processes.
+# Numbers of x86-64, the only machine on which these tests run.
 CALLS = {
     "write": 1,
     "pwrite64": 18,
