@@ -15,14 +15,38 @@ from reput.replication.follower import FollowState
 from reput.replication.following import FollowingStore
 from reput.replication.master_requests import MasterRequests
 from reput.store.disk.file_name import file_name
+from written_log import WrittenLog
 
-__all__ = ["INLINE", "SEGMENT", "Copy", "assert_same_log", "following", "ha_port", "reaches", "send", "stops"]
+__all__ = [
+    "INLINE",
+    "SEGMENT",
+    "SMALL_SEGMENT",
+    "Copy",
+    "assert_same_log",
+    "following",
+    "ha_port",
+    "reaches",
+    "send",
+    "stops",
+    "written",
+]
 
 SEGMENT = 1 << 20
+# Of logs that a test writes itself.
+SMALL_SEGMENT = 4096
 # Sizes of files are recorded with the store: those of the brokers, which may serve the copy later.
 SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 # The dispatchers of a copy here run on a thread.
 INLINE: dict[str, Any] = {"mode": "inline", "max_hash_slot_num": 64, "max_index_num": 1000}
+
+
+def written(directory: Path, count: int, begin: int = 0, body: bytes = b"b" * 200) -> WrittenLog:
+    """Return a log of *count* records."""
+    log = WrittenLog(directory, SMALL_SEGMENT, begin)
+    for _ in range(count):
+        log.append(body)
+    log.save()
+    return log
 
 
 @contextmanager
