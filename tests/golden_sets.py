@@ -9,12 +9,13 @@ import hashlib
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from archives import unpack_tar
 
 __all__ = [
     "CLEAN_SETS",
@@ -64,8 +65,7 @@ def some_of(names: Iterable[str], *usual: str) -> list[Any]:
 
 def unpack(name: str, target: Path) -> Path:
     """Unpack the set *name* below *target* with the file times that the broker left, and return its folder."""
-    with tarfile.open(DATA / f"{name}.tar.gz") as archive:
-        archive.extractall(target, filter="data")
+    unpack_tar(DATA / f"{name}.tar.gz", target)
     folder = target / name
     about = read_about(folder)
     for part, described in about.get("parts", {"": about}).items():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import reput
+from archives import unpack_tar
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -62,8 +63,7 @@ def sdist(tmp_path_factory) -> Path:
 def wheel(sdist, tmp_path_factory) -> Path:
     """The wheel, built from the unpacked sdist, like pip does if there is no wheel."""
     source = tmp_path_factory.mktemp("source")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(source, filter="data")
+    unpack_tar(sdist, source)
     (unpacked,) = source.iterdir()
     return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
 
 import reput
+from archives import unpack_tar
 from command_line import run_reput
 from reput import Message
 from reput.store.disk.sealed_file import seal
@@ -22,8 +22,7 @@ FROZEN = sorted(path.name.removesuffix(".tar.gz") for path in DATA.glob("*.tar.g
 @pytest.fixture(params=FROZEN)
 def frozen(request, tmp_path):
     """A fresh copy of a frozen store."""
-    with tarfile.open(DATA / f"{request.param}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_tar(DATA / f"{request.param}.tar.gz", tmp_path)
     return tmp_path / "store"
 
 

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from archives import unpack_tar
 from command_line import REPUT
 from delivering import wait_until
 from small_store import records
@@ -35,8 +35,7 @@ def older(tmp_path_factory):
     )
     if made.returncode:
         pytest.skip(f"this clone does not have the older version: commit={OLDER}")
-    with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
+    unpack_tar(packed, folder)
     return folder
 
 
