@@ -11,6 +11,6 @@ __all__ = ["unpack_tar"]
 def unpack_tar(archive: Path, target: Path) -> None:
     """Unpack the tar file *archive* below *target*, with its file times."""
     with tarfile.open(archive) as opened:
-        # The parameter `filter` came with Python 3.11.4, and Debian 12 has 3.11.2, which does not read the attribute.
+        # The parameter `filter` came with Python 3.11.4; Debian 12 has 3.11.2, which does not read the attribute.
         opened.extraction_filter = getattr(tarfile, "data_filter", None)
         opened.extractall(target)
