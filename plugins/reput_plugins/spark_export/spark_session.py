@@ -180,9 +180,15 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Pat
         with log_path.open("wb") as log, environment(**variables), unblocked_signals():
             try:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            except BaseException as error:
+                kill_what_starts(scratch)
+                if isinstance(error, Exception):
+                    raise not_started(error, log_path) from error
+                raise
+            try:
                 session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             except Exception as error:
-                raise DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}") from error
+                raise not_started(error, log_path) from error
         try:
             with without_tracebacks_of_py4j():
                 yield session
@@ -195,6 +201,25 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Pat
         SparkContext._gateway = SparkContext._jvm = None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)
+
+
+def not_started(error: Exception, log_path: Path) -> DispatcherError:
+    """Return the error of a Spark that did not start."""
+    return DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}")
+
+
+def kill_what_starts(scratch: Path) -> None:
+    """Kill the JVM of a start that was interrupted, by the folder that its command line names.
+
+    PySpark has removed the folder for the file with the JVM's port. A JVM that cannot write that file never ends.
+    """
+    for children in Path("/proc/self/task").glob("*/children"):
+        # A thread or a child may have ended.
+        with contextlib.suppress(OSError):
+            for pid in map(int, children.read_text().split()):
+                if os.fsencode(scratch) in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
 
 def stop_session(session: SparkSession, gateway: Any) -> None:
