@@ -16,7 +16,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.in_thread": set(),
     "reput.closing_block": {"reput.in_thread"},
     "reput.token_bucket": set(),
-    "reput.filter": {"reput.lazy_exports"},
+    "reput.filter": {"reput.errors", "reput.lazy_exports"},
     "reput.remoting": {"reput.errors"},
     "reput.namesrv": {"reput.errors", "reput.remoting"},
     "reput.store": {"reput_hooks", "reput.errors", "reput.kernel", "reput.settings", "reput.filter"},

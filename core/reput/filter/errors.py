@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from reput.errors import ReputError
+
 __all__ = ["FilterEvaluationError", "FilterSyntaxError", "quoted"]
 
 _QUOTED_SIZE_MAX = 100
 
 
-class FilterSyntaxError(ValueError):
+class FilterSyntaxError(ReputError, ValueError):
     """RocketMQ would refuse this expression. Correct it at `position`.
 
     Attributes:
@@ -16,9 +18,12 @@ class FilterSyntaxError(ValueError):
         detail: the text found or allowed there, as ``name=value``; may be empty.
     """
 
+    advice = "Correct the expression at that position."
+
     def __init__(self, reason: str, position: int, detail: str = "") -> None:
+        super().__init__(reason)
         # All are arguments of the exception, so that it can be pickled between processes.
-        super().__init__(reason, position, detail)
+        self.args = (reason, position, detail)
         self.reason = reason
         self.position = position
         self.detail = detail

@@ -51,9 +51,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, UsageError):
         return Failure(usage_sentence(error), usage_advice(error), WRONG_REQUEST)
     if isinstance(error, FilterSyntaxError):
-        return Failure(
-            f"the filter has a syntax error: {one_line(error)}", "Correct it at that position.", WRONG_REQUEST
-        )
+        return Failure(f"the filter has a syntax error: {one_line(error)}", error.advice, WRONG_REQUEST)
     if isinstance(error, ReputError):
         return Failure(one_line(error), error.advice or UNKNOWN_ADVICE, exit_code(error))
     if isinstance(error, OSError):
