@@ -110,6 +110,24 @@ def test_a_session_s_cookie_is_kept_from_scripts_and_other_sites(store):
     assert "HttpOnly; SameSite=Strict" in cookie
 
 
+def test_consoles_of_one_host_leave_each_other_s_sessions(store):
+    """A browser sends a cookie to all ports of a host."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        console = console_of(ConsoleStore(store, partial(load_store_settings, store, None, [])), listener, None)
+        port = listener.getsockname()[1]
+    with TestClient(console.guard, base_url="http://127.0.0.1") as client:
+        client.get("/")
+        assert list(client.cookies) == [f"reput_console_{port}"]
+
+
+@pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
+def test_a_session_that_began_over_tls_is_not_sent_without(store, scheme, is_secure):
+    """TLS of the console's own, or of a proxy that says so."""
+    with store_browser(store) as browser:
+        assert ("; Secure" in browser.client.get(f"{scheme}://localhost/").headers["set-cookie"]) == is_secure
+
+
 def test_a_scraper_does_not_push_out_the_session_of_a_browser(store, monkeypatch):
     """It keeps no cookie, and comes every few seconds for months."""
     monkeypatch.setattr(guard, "SESSIONS_MAX", 3)
@@ -279,7 +297,7 @@ def test_on_loopback_a_console_answers_to_its_own_address(store, address):
     with socket.socket() as listener:
         listener.bind((address, 0))
         target = ConsoleStore(store, partial(load_store_settings, store, None, []))
-        hosts = console_of(target, listener, None, is_encrypted=False).guard.hosts
+        hosts = console_of(target, listener, None).guard.hosts
     assert {address, "localhost"} <= hosts
     assert "127.0.0.9" not in hosts
 
@@ -290,7 +308,7 @@ def test_a_proxy_on_this_machine_passes_on_the_name_that_browsers_use(store, use
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         target = ConsoleStore(store, partial(load_store_settings, store, None, []))
-        console = console_of(target, listener, users, is_encrypted=False)
+        console = console_of(target, listener, users)
     with TestClient(console.guard) as client:
         token = TOKEN.search(client.get("/login", headers=name).text)
         assert token is not None

@@ -20,7 +20,7 @@ from reput.console.audit_log import AuditLog
 from reput.console.broker_pages import BrokerPages
 from reput.console.console_context import FOLDER, ConsoleContext
 from reput.console.console_target import ConsoleStore, ConsoleTarget
-from reput.console.guard import Guard, refuse
+from reput.console.guard import COOKIE, Guard, refuse
 from reput.console.pages import Pages
 from reput.console.store_pages import StorePages
 from reput.errors import ConfigError, ReputError, RequestRefused
@@ -42,13 +42,14 @@ class Console(ConsoleContext):
         *,
         accounts: Accounts | None = None,
         hosts: frozenset[str] = LOOPBACK_HOSTS,
-        is_encrypted: bool = False,
+        cookie: str = COOKIE,
         audit: AuditLog | None = None,
     ) -> None:
         """Show *target* to those who log in with *accounts*; None: to every client.
 
         Args:
             hosts: names under which it may be asked; empty: any.
+            cookie: name of the one that holds a browser's session.
         """
         super().__init__(target, accounts, audit or AuditLog(None))
         self.shown = ShownSeries()
@@ -65,7 +66,7 @@ class Console(ConsoleContext):
             lifespan=self.lifespan,
             exception_handlers={ReputError: self.failed, HTTPException: self.missing, OSError: self.failed},
         )
-        self.guard = Guard(application, audit=self.audit, hosts=hosts, accounts=accounts, is_encrypted=is_encrypted)
+        self.guard = Guard(application, audit=self.audit, hosts=hosts, accounts=accounts, cookie=cookie)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, application: Starlette) -> AsyncIterator[None]:

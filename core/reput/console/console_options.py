@@ -14,6 +14,7 @@ from reput.console.application import LOOPBACK_HOSTS, Console
 from reput.console.audit_log import AuditLog
 from reput.console.console_server import run_console
 from reput.console.console_target import ConsoleStore, ConsoleTarget
+from reput.console.guard import COOKIE
 from reput.store.state.recorded_settings import load_store_settings
 
 __all__ = ["ConsoleOptions", "console_of", "serve_beside"]
@@ -44,7 +45,6 @@ def console_of(
     listener: socket.socket,
     users: Path | None,
     *,
-    is_encrypted: bool,
     audit_log: Path | None = None,
 ) -> Console:
     """Return the console of *target* for a socket.
@@ -58,14 +58,15 @@ def console_of(
     keeps_logins = audit_log is not None
     if audit_log is None and isinstance(target, ConsoleStore):
         audit_log = target.directory / "reput" / "log" / "console.log"
-    address = ipaddress.ip_address(listener.getsockname()[0])
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.ip_address(host)
     # Also another address of loopback than the usual one.
     hosts = LOOPBACK_HOSTS | {f"[{address}]" if address.version == 6 else str(address)}
     return Console(
         target,
         accounts=None if users is None else Accounts(users),
         hosts=hosts if address.is_loopback and users is None else frozenset(),
-        is_encrypted=is_encrypted,
+        cookie=f"{COOKIE}_{port}",
         audit=AuditLog(audit_log, keeps_logins=keeps_logins),
     )
 
@@ -79,7 +80,7 @@ def serve_beside(options: ConsoleOptions) -> None:
     users = None if options.users is None else Path(options.users)
     try:
         run_console(
-            console_of(target, listener, users, is_encrypted=options.cert is not None),
+            console_of(target, listener, users),
             listener,
             None if options.cert is None else Path(options.cert),
             None if options.key is None else Path(options.key),

@@ -30,7 +30,7 @@ from reput.console.accounts import Accounts, Attempt
 from reput.console.audit_log import AuditLog
 from reput.in_thread import in_thread
 
-__all__ = ["FORM_SIZE_MAX", "ConsoleSession", "Guard"]
+__all__ = ["COOKIE", "FORM_SIZE_MAX", "ConsoleSession", "Guard"]
 
 COOKIE = "reput_console"
 SESSION_S = 12 * 3600.0
@@ -77,7 +77,7 @@ class Guard:
         audit: gets the attempts of scrapers with a wrong password.
         hosts: names under which the console may be asked; empty: any.
         accounts: None: no login is needed.
-        is_encrypted: cookies are sent over TLS only.
+        cookie: its name. Browsers send a cookie to all ports of a host, so consoles on other ports have other names.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Guard:
         audit: AuditLog,
         hosts: frozenset[str],
         accounts: Accounts | None,
-        is_encrypted: bool,
+        cookie: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.application = application
         self.audit = audit
         self.hosts = hosts
         self.accounts = accounts
-        self.is_encrypted = is_encrypted
+        self.cookie = cookie
         self.monotonic = monotonic
         self.sessions: dict[str, ConsoleSession] = {}
 
@@ -116,13 +116,13 @@ class Guard:
                 if not scope["path"].startswith("/static/"):
                     carried["cache-control"] = "no-store"
                 if new_cookie is not None:
-                    carried.append("set-cookie", self.cookie(new_cookie))
+                    carried.append("set-cookie", self.set_cookie(request, new_cookie))
             await send(message)
 
         if self.hosts and host_of(headers.get("host", "")) not in self.hosts:
             await refuse(400, "the console does not know this host")(scope, receive, answer)
             return
-        token = request.cookies.get(COOKIE, "")
+        token = request.cookies.get(self.cookie, "")
         session = self.session(token)
         if session is None and self.accounts is None and not scope["path"].startswith(FORMLESS_PATHS):
             new_cookie, session = self.begin(None)
@@ -211,12 +211,12 @@ class Guard:
 
     def end(self, cookies: Mapping[str, str]) -> None:
         """End the session of a request."""
-        self.sessions.pop(cookies.get(COOKIE, ""), None)
+        self.sessions.pop(cookies.get(self.cookie, ""), None)
 
-    def cookie(self, token: str) -> str:
-        """Return the header that gives a browser its session."""
-        secure = "; Secure" if self.is_encrypted else ""
-        return f"{COOKIE}={token}; Path=/; Max-Age={int(SESSION_S)}; HttpOnly; SameSite=Strict{secure}"
+    def set_cookie(self, request: Request, token: str) -> str:
+        """Return the header that gives the browser of *request* its session, over TLS only if it came so."""
+        secure = "; Secure" if request.url.scheme == "https" else ""
+        return f"{self.cookie}={token}; Path=/; Max-Age={int(SESSION_S)}; HttpOnly; SameSite=Strict{secure}"
 
 
 def host_of(header: str) -> str:

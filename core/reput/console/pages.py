@@ -255,7 +255,7 @@ class Pages:
             # The form needs a token before there is a user.
             token, session = guard.begin(None)
             response = self.console.page(request, "login.html", "Log in", failed="", csrf=session.csrf)
-            response.headers.append("set-cookie", guard.cookie(token))
+            response.headers.append("set-cookie", guard.set_cookie(request, token))
             return response
         if request.method == "GET":
             return self.console.page(request, "login.html", "Log in", failed="", csrf=session.csrf)
@@ -267,7 +267,7 @@ class Pages:
             self.console.audit.add_login(name, peer, "done")
             to = request.query_params.get("to", "/")
             response = RedirectResponse(to if to.startswith("/") and to[1:2] not in ("/", "\\") else "/", 303)
-            response.headers.append("set-cookie", guard.cookie(token))
+            response.headers.append("set-cookie", guard.set_cookie(request, token))
             return response
         failed, status = "name or password is wrong", 403
         if attempt.wait_s:

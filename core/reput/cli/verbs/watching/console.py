@@ -62,7 +62,7 @@ def console(
     may_be_far = users is not None and (insecure or tls_cert is not None)
     with shown_target(target, config, assignments) as shown:
         listener = bound("--listen", *split_address("--listen", listen), may_be_far, DANGER)
-        served = console_of(shown, listener, users, is_encrypted=tls_cert is not None, audit_log=audit_log)
+        served = console_of(shown, listener, users, audit_log=audit_log)
         scheme = "http" if tls_cert is None else "https"
         address = address_text(*listener.getsockname()[:2])
 
