@@ -1,12 +1,12 @@
-"""reput and RocketMQ side by side: the same work, on the same machine, alternating.
+"""reput beside RocketMQ's store, SQLite and other brokers: the same work, on the same machine, alternating.
 
-    round 1   append    reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3 │ RocketMQ 5.5.0
-              read      RocketMQ 5.5.0 │ reput │ RocketMQ 4.9.7 │ RocketMQ 5.3.3        the first one rotates
+    round 1   append    reput │ no kernel │ RocketMQ 4.9.7 │ RocketMQ 5.3.3 │ RocketMQ 5.5.0 │ SQLite
+              clients   NATS │ Redis │ reput │ no kernel                                  the first one rotates
               …
     round 2   append    …
 
 Each command runs in its own process. Its report, its duration and the load of other processes meanwhile are one line of
-JSON in the file that keeps the run. Parts without a counterpart in RocketMQ run in the first round only.
+JSON in the file that keeps the run. Parts without a counterpart run in the first round only.
 
     python -m benchmarks.beside --peer DIR
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,37 +22,52 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.comparison import OURSELVES, Line, beside_rows, failed_runs, notes_of, read_lines, rows_of
+from benchmarks.comparison import OURSELVES, WITHOUT_KERNEL, Line, failed_runs, notes_of, read_lines, rows_of
+from benchmarks.formats import FORMATS, fill_page, rows_text
 from benchmarks.rocketmq_peer import PEER_COMMANDS, VERSIONS, Peer
-from benchmarks.timed_commands import Command, TimedRun, run_command
-from reput.bench.machine import machine_facts, machine_text
+from benchmarks.timed_commands import BODY, Command, TimedRun, run_command
+from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory, spread_directories
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.terminal.output import table_text, write_line
+from reput.cli.terminal.output import write_line
+from reput.kernel import kernel_version
 
-__all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside"]
+__all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside", "runs_in_order"]
 
 CHECKOUT = Path(__file__).parents[1]
 # Measurements in this folder. All others are verbs of `reput bench`.
 DEVELOPERS = ("flat", "misbehaviour", "ring")
+SQLITE = "SQLite"
 # Far more than any command needs; a command that takes longer hangs.
 RUN_TIMEOUT_S = 240.0
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of a run: commands that measure reput, and RocketMQ's commands for the same work."""
+    """One part of a run.
+
+    Attributes:
+        reput: the commands that measure reput.
+        peer: RocketMQ's commands for the same work.
+        others: further contenders, which understand the commands of *reput*.
+    """
 
     reput: tuple[Command, ...]
     peer: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 PARTS = {
     "append": Part(
-        (Command(("append",), (("--count", 1_000_000, 2_000), ("--seconds", 10, 1))),),
+        (Command(("append",), (("--count", 1_000_000, 2_000), ("--seconds", 10, 1)), "--size"),),
         ("put", "visible"),
+        (SQLITE,),
     ),
-    "sync": Part((Command(("sync",), (("--count", 100_000, 1_024),)),), ("put to disk", "put to disk, in flight")),
-    "read": Part((Command(("read",), (("--count", 600_000, 2_000),)),), ("read",)),
+    "sync": Part(
+        (Command(("sync",), (("--count", 100_000, 1_024),), "--size"),),
+        ("put to disk", "put to disk, in flight"),
+        (SQLITE,),
+    ),
+    "read": Part((Command(("read",), (("--count", 600_000, 2_000),), "--size"),), ("read",), (SQLITE,)),
     "open": Part((Command(("open",), (("--bytes", 1 << 30, 1 << 20), ("--rounds", 3, 1))),), ("open",)),
     "rebuild": Part(
         (
@@ -77,6 +91,13 @@ PARTS = {
         (Command(("ring",), (("--requests", 4_000_000, 64_000), ("--rounds", 40, 1), ("--wake-ups", 3_000, 20))),)
     ),
     "consume": Part((Command(("consume",), (("--count", 300_000, 640), ("--wake-ups", 3_000, 20))),)),
+    "clients": Part(
+        (
+            Command(("clients", "--flush", "async"), (("--count", 100_000, 1_000),)),
+            Command(("clients", "--flush", "sync"), (("--count", 20_000, 1_000),)),
+        ),
+        others=("NATS", "Redis"),
+    ),
 }
 
 
@@ -92,8 +113,9 @@ def measure_beside(
     peer: Path | None = None,
     versions: Sequence[str] = VERSIONS,
     parts: Sequence[str] = USUAL_PARTS,
+    bodies: Sequence[int] = (BODY,),
     rounds: int = 2,
-    minutes: float = 20.0,
+    minutes: float = 40.0,
     quick: bool = False,
     directory: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,
@@ -102,6 +124,7 @@ def measure_beside(
 
     Args:
         peer: the program that measures RocketMQ, or its folder; None: measure reput alone.
+        bodies: sizes in bytes; 1,024 includes the commands that have no such option.
         minutes: start no command after this time; every part's first round comes before any second round.
         quick: run so little work that the figures mean nothing.
         directory: where scratch stores are created and removed; None: the system's temporary directory.
@@ -115,6 +138,8 @@ def measure_beside(
         log.write_bytes(b"")
         program = None if peer is None else Peer(peer, versions, scratch, log)
         notes = list(program.build()) if program else ["RocketMQ is not measured: --peer names no program."]
+        if kernel_version() is None:
+            notes.append("The kernel is off or not installed: reput is measured without it.")
         if quick:
             notes.append("quick run: the figures mean nothing")
         for note in notes:
@@ -122,7 +147,7 @@ def measure_beside(
         with out.open("wb") as file:
             file.write(encode(Line(machine=machine_facts(scratch), notes=notes)) + b"\n")
             until = time.monotonic() + minutes * 60
-            for line in runs_in_order(program, parts, rounds, quick=quick):
+            for line in runs_in_order(program, parts, bodies, rounds, quick=quick):
                 if time.monotonic() > until:
                     note = f"the time is up: minutes={minutes:g} next={line.part} round={line.round}"
                     say(note)
@@ -130,56 +155,68 @@ def measure_beside(
                     return
                 say(f"round {line.round}, {line.part}: {line.who} {' '.join(line.command)}")
                 line.run = run_line(line, program, scratch, log)
-                if line.run.failed:
-                    say(f"failed: {line.run.failed}")
+                for sentence in [*notes_of([line]), *failed_runs([line])]:
+                    say(sentence)
                 file.write(encode(line) + b"\n")
                 file.flush()
 
 
-def runs_in_order(program: Peer | None, parts: Sequence[str], rounds: int, *, quick: bool) -> Iterator[Line]:
+def runs_in_order(
+    program: Peer | None, parts: Sequence[str], bodies: Sequence[int], rounds: int, *, quick: bool
+) -> Iterator[Line]:
     """Yield a line for each command to run, in order, still without its result."""
     beginner = itertools.count()
-    for number in range(1, rounds + 1):
-        for name in parts:
-            part = PARTS[name]
-            if number > 1 and not part.peer:
-                continue
-            work = {OURSELVES: [command.line(quick=quick) for command in part.reput]}
-            if program is not None:
-                commands = [PEER_COMMANDS[peer].line(quick=quick) for peer in part.peer]
-                work |= {version: commands for version in program.versions if commands}
-            first = next(beginner) % len(work)
-            for who in [*work, *work][first : first + len(work)]:
-                for command in work[who]:
-                    yield Line(who=who, part=name, round=number, command=command)
+    ourselves = [OURSELVES] if kernel_version() is None else [OURSELVES, WITHOUT_KERNEL]
+    for number, name, body in itertools.product(range(1, rounds + 1), parts, bodies):
+        part = PARTS[name]
+        if number > 1 and not (part.peer or part.others):
+            continue
+        peer = [PEER_COMMANDS[command] for command in part.peer]
+        work = {who: list(part.reput) for who in [*ourselves, *part.others]}
+        work |= dict.fromkeys(program.versions if program is not None else (), peer)
+        lines = {
+            who: sized
+            for who, commands in work.items()
+            if (sized := [command.line(quick=quick, body=body) for command in commands if command.body or body == BODY])
+        }
+        if not lines:
+            continue
+        first = next(beginner) % len(lines)
+        for who in [*lines, *lines][first : first + len(lines)]:
+            for command in lines[who]:
+                yield Line(who=who, part=name, round=number, command=command)
 
 
 def run_line(line: Line, program: Peer | None, scratch: Path, log: Path) -> TimedRun:
     """Run the command of *line*."""
-    if line.who != OURSELVES:
+    if line.who[0].isdigit():
         assert program is not None
         return program.measure(line.who, line.command, RUN_TIMEOUT_S)
     word, *options = line.command
-    if word in DEVELOPERS:
+    if line.who == SQLITE:
+        command = [sys.executable, "-m", "benchmarks.sqlite", *line.command]
+    elif word == "clients":
+        broker = OURSELVES if line.who == WITHOUT_KERNEL else line.who
+        command = [sys.executable, "-m", "benchmarks.clients", broker, *options]
+    elif word in DEVELOPERS:
         command = [sys.executable, "-m", f"benchmarks.{word}", *options]
     else:
         command = [*REPUT, "bench", word, *options, "--format", "json"]
     environment = user_environment() | {"TMPDIR": str(scratch), "PYTHONPATH": str(CHECKOUT)}
+    if line.who == WITHOUT_KERNEL:
+        environment["REPUT_KERNEL"] = "off"
+    elif kernel_version() is not None:
+        environment["REPUT_KERNEL"] = "require"
     return run_command(command, RUN_TIMEOUT_S, environment=environment, errors=log)
 
 
-def print_comparison(path: Path, *, as_json: bool, notes: bool) -> int:
-    """Print the table of a run, its failures, and with *notes* what it left out. Return the exit code."""
+def print_comparison(path: Path, form: str, page: Path | None, *, notes: bool) -> int:
+    """Print a run's rows, its failures, and with *notes* what it left out; fill *page*. Return the exit code."""
     lines = read_lines(path)
-    rows = rows_of(lines)
     failed = list(failed_runs(lines))
-    if as_json:
-        for row in rows:
-            write_line(json.dumps(msgspec.to_builtins(row)))
-    else:
-        shown = beside_rows(rows)
-        tables = [table_text(shown, tuple(shown[0]))] if shown else []
-        write_line("\n\n".join([machine_text(lines[0].machine), *tables]))
+    write_line(rows_text(rows_of(lines), lines[0].machine, form))
+    if page is not None:
+        fill_page(page, "beside", rows_of(lines), lines[0].machine, notes_of(lines))
     for sentence in [*(notes_of(lines) if notes else []), *failed]:
         print(f"reput: {sentence}", file=sys.stderr)
     return 1 if failed else 0
@@ -189,22 +226,25 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.beside",
-        description="Measure reput and RocketMQ side by side, alternating, and print goals beside results. Without "
-        "--peer, measure reput alone. Exit code 1: a command failed; a missed goal is no failure.",
+        description="Measure reput, RocketMQ, SQLite and other brokers side by side, alternating, and print goals "
+        "beside results. Without --peer, RocketMQ is left out. Exit code 1: a command failed; a missed goal is no "
+        "failure.",
     )
     add = parser.add_argument
     add("--peer", type=Path, metavar="DIR", help="the program `peer`, which measures RocketMQ, or its folder")
     add("--version", action="append", metavar="V", help=f"a version of RocketMQ, repeatable; default {VERSIONS}")
     add("--only", action="append", choices=PARTS, metavar="PART", help=f"a part, repeatable: {', '.join(PARTS)}")
+    add("--body", action="append", type=int, metavar="B", help=f"a size of body, repeatable; default {BODY}")
     add("--rounds", type=int, default=2, metavar="N", help="how often each command runs; default 2")
-    add("--minutes", type=float, default=20.0, metavar="M", help="start nothing after that; default 20")
+    add("--minutes", type=float, default=40.0, metavar="M", help="start nothing after that; default 40")
     add("--quick", action="store_true", help="do so little work that the figures mean nothing")
     add(
         "--out", type=Path, default=Path("beside.jsonl"), metavar="FILE", help="keeps the run, one JSON object per line"
     )
     add("--from", type=Path, dest="again", metavar="FILE", help="measure nothing, print the table of a kept run")
     add("--directory", type=Path, metavar="D", help="where scratch stores are made and removed")
-    add("--format", choices=("text", "json"), default="text", help="a table, or one JSON object per figure")
+    add("--format", choices=FORMATS, default="text", help="a table, one JSON object per figure, or a chart")
+    add("--page", type=Path, metavar="FILE", help="a page whose table, between its marks, and chart are made anew")
     return parser
 
 
@@ -217,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             peer=asked.peer,
             versions=asked.version or VERSIONS,
             parts=asked.only or USUAL_PARTS,
+            bodies=asked.body or (BODY,),
             rounds=asked.rounds,
             minutes=asked.minutes,
             quick=asked.quick,
@@ -224,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say=lambda sentence: print(f"reput: {sentence}", file=sys.stderr, flush=True),
         )
     try:
-        return print_comparison(asked.again or asked.out, as_json=asked.format == "json", notes=asked.again is not None)
+        return print_comparison(asked.again or asked.out, asked.format, asked.page, notes=asked.again is not None)
     except (OSError, msgspec.MsgspecError) as error:
         parser().error(f"cannot read a run: path={asked.again or asked.out} error={error}")
 

@@ -14,54 +14,37 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
 
+from benchmarks.comparison import OURSELVES, Line, Row, failed_runs, notes_of, read_lines, row_of
+from benchmarks.formats import FORMATS, fill_page, rows_text
 from benchmarks.rocketmq_peer import VERSIONS, Peer
-from benchmarks.timed_commands import run_command
-from reput.bench.machine import machine_facts, machine_text
+from benchmarks.timed_commands import TimedRun, run_command
+from reput.bench.figures import at_least, at_most
+from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.terminal.output import table_text, write_line
+from reput.cli.terminal.output import write_line
 from reput.process.system.memory import anonymous_memory
 
 __all__ = ["main"]
 
-OURSELVES = "reput"
 CLIENT_VERSION = "5.3.3"
 BROKER_PORT, NAME_SERVER_PORT = 21911, 22011
 RUN_TIMEOUT_S = 600.0
 READY_TIMEOUT_S = 300.0
 # Runs first, and is not counted: it warms up what compiles at run time.
 WARM_UP = ("client-send", "--mode", "sync", "--threads", "8", "--seconds", "6", "--warmup", "0")
-
-
-class Measurement(msgspec.Struct, frozen=True):
-    """One measurement, and what is asked of it.
-
-    Attributes:
-        field: of the report.
-        ratio: of our figure to the better RocketMQ's, or where *bound* is set, of theirs: at least this.
-        bound: the figure in *field* is at most this instead; times in µs.
-    """
-
-    what: str
-    command: tuple[str, ...]
-    field: str
-    ratio: float | None = None
-    bound: float | None = None
-    is_time: bool = False
 
 
 def sends(mode: str, threads: int, *more: str) -> tuple[str, ...]:
@@ -71,29 +54,26 @@ def sends(mode: str, threads: int, *more: str) -> tuple[str, ...]:
 
 LATENCY = ("client-latency", "--rate", "1000", "--seconds", "10", "--warmup", "5")
 SYNC_ONE = sends("sync", 1)
+PUSH = ("client-consume", "--mode", "push", "--count", "300000")
+PULL = ("client-consume", "--mode", "pull", "--count", "300000")
+# The commands, and a figure of the report of each.
 MEASUREMENTS = (
-    Measurement("synchronous, 1 thread", SYNC_ONE, "messages_per_s", ratio=1.2),
-    Measurement("the same, p50", SYNC_ONE, "send_p50_us", is_time=True),
-    Measurement("synchronous, 16 threads", sends("sync", 16), "messages_per_s", ratio=1.2),
-    Measurement("asynchronous, 256 in flight", sends("async", 2, "--inflight", "256"), "messages_per_s", ratio=1.5),
-    Measurement("one-way, stored", sends("oneway", 2), "stored_per_s", ratio=1.2),
-    Measurement("batches of 32", sends("batch", 2), "messages_per_s", ratio=1.0),
-    Measurement("push", ("client-consume", "--mode", "push", "--count", "300000"), "messages_per_s", ratio=1.0),
-    Measurement("pull", ("client-consume", "--mode", "pull", "--count", "300000"), "messages_per_s", ratio=1.0),
-    Measurement("end to end at 1,000 a second, p50", LATENCY, "end_to_end_p50_us", bound=400, is_time=True),
-    Measurement("end to end at 1,000 a second, p99", LATENCY, "end_to_end_p99_us", bound=3_000, is_time=True),
-    Measurement("ready for clients, ms", ("ready",), "ready_ms", bound=600, is_time=True),
-    Measurement("anonymous memory after the run, MiB", ("memory",), "anonymous_mib", bound=120, is_time=True),
+    (SYNC_ONE, at_least("synchronous, 1 thread", "messages_per_s", "1/s", multiple=1.2)),
+    (SYNC_ONE, at_most("the same, p50", "send_p50_us", "µs")),
+    (sends("sync", 16), at_least("synchronous, 16 threads", "messages_per_s", "1/s", multiple=1.2)),
+    (
+        sends("async", 2, "--inflight", "256"),
+        at_least("asynchronous, 256 in flight", "messages_per_s", "1/s", multiple=1.5),
+    ),
+    (sends("oneway", 2), at_least("one-way, stored", "stored_per_s", "1/s", multiple=1.2)),
+    (sends("batch", 2), at_least("batches of 32", "messages_per_s", "1/s", multiple=1.0)),
+    (PUSH, at_least("push", "messages_per_s", "1/s", multiple=1.0)),
+    (PULL, at_least("pull", "messages_per_s", "1/s", multiple=1.0)),
+    (LATENCY, at_most("end to end at 1,000 a second, p50", "end_to_end_p50_us", "µs", 400)),
+    (LATENCY, at_most("end to end at 1,000 a second, p99", "end_to_end_p99_us", "µs", 3_000)),
+    (("ready",), at_most("ready for clients", "ready_ms", "ms", 600)),
+    (("memory",), at_most("anonymous memory after the run", "anonymous_mib", "MiB", 120)),
 )
-
-
-class Line(msgspec.Struct):
-    """One line of a run: a report of *who* in a round, with the command that made it."""
-
-    who: str
-    round: int
-    command: tuple[str, ...]
-    report: dict[str, Any]
 
 
 class Contender:
@@ -182,69 +162,43 @@ def descendants(pids: Sequence[int]) -> list[int]:
 def measure(peer: Peer, directory: Path, rounds: int, only: Sequence[str] | None) -> Iterator[Line]:
     """Yield a line per measurement."""
     contenders = [OURSELVES, *peer.versions]
-    wanted = [one for one in MEASUREMENTS if only is None or one.what in only]
-    commands = list(dict.fromkeys(one.command for one in wanted))
+    commands = dict.fromkeys(command for command, figure in MEASUREMENTS if only is None or figure.what in only)
     for number in range(1, rounds + 1):
         first = (number - 1) % len(contenders)
         for who in [*contenders, *contenders][first : first + len(contenders)]:
             with Contender(who, peer, directory) as contender:
-                yield Line(who, number, ("ready",), {"ready_ms": contender.ready_ms})
-                for command in [WARM_UP, *commands]:
-                    if command[0].startswith("client-"):
-                        report = client_report(peer, command, directory)
-                        if command is not WARM_UP:
-                            yield Line(who, number, command, report)
-                yield Line(who, number, ("memory",), {"anonymous_mib": contender.anonymous_mib()})
+                client_run(peer, WARM_UP, directory)
+                for command in commands:
+                    if command == ("ready",):
+                        run = TimedRun([{"ready_ms": contender.ready_ms}], 0.0, 0.0)
+                    elif command == ("memory",):
+                        run = TimedRun([{"anonymous_mib": contender.anonymous_mib()}], 0.0, 0.0)
+                    else:
+                        run = client_run(peer, command, directory)
+                    yield Line(who=who, part="brokers", round=number, command=list(command), run=run)
 
 
-def client_report(peer: Peer, command: Sequence[str], directory: Path) -> dict[str, Any]:
+def client_run(peer: Peer, command: Sequence[str], directory: Path) -> TimedRun:
     """Return what the Java client reports."""
     whole = [
         *(str(peer.program), *command, "--namesrv", f"127.0.0.1:{NAME_SERVER_PORT}"),
         *("--version", CLIENT_VERSION, "--dir", str(directory), "--log", str(peer.log)),
     ]
-    run = run_command(whole, RUN_TIMEOUT_S, errors=peer.log)
-    report = run.reports[-1] if run.reports else {}
-    return {**report, "failed": run.failed, "other_load_cores": report.get("other_load_cores")}
+    return run_command(whole, RUN_TIMEOUT_S, errors=peer.log)
 
 
-def rows(lines: Sequence[Line]) -> list[dict[str, str]]:
-    """Return the table: a row per measurement, with the median of each contender, the ratio and whether it is kept."""
-    whos = list(dict.fromkeys(line.who for line in lines))
-    table = []
-    for one in MEASUREMENTS:
-        medians = {}
-        for who in whos:
-            found = [
-                float(value)
-                for line in lines
-                if line.who == who
-                and tuple(line.command) == one.command
-                and isinstance(value := line.report.get(one.field), int | float)
-            ]
-            if found:
-                medians[who] = statistics.median(found)
-        if OURSELVES not in medians:
-            continue
-        ours = medians[OURSELVES]
-        theirs = [value for who, value in medians.items() if who != OURSELVES]
-        best = (min(theirs) if one.is_time else max(theirs)) if theirs else None
-        kept = None
-        if one.bound is not None:
-            kept = ours <= one.bound
-        elif one.ratio is not None and best:
-            kept = ours / best >= one.ratio
-        asked = f"≤ {one.bound:,.0f}" if one.bound is not None else f"≥ {one.ratio:g} ×" if one.ratio else ""
-        table.append(
-            {
-                "what": one.what,
-                **{who: f"{medians[who]:,.0f}" if who in medians else "" for who in whos},
-                "to the better": f"{ours / best:.2f}" if best else "",
-                "asked": asked,
-                "kept": {True: "yes", False: "NO", None: ""}[kept],
-            }
-        )
-    return table
+def broker_rows(lines: Sequence[Line]) -> list[Row]:
+    """Return a row for each figure of a run that has ours. The load of others is unknown: the broker is among them."""
+    rows = []
+    for command, figure in MEASUREMENTS:
+        values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for line in lines:
+            for report in line.run.reports if line.run is not None and tuple(line.command) == command else ():
+                if (found := figure.of(report)) is not None:
+                    values[line.who][line.round].append(found)
+        if OURSELVES in values:
+            rows.append(row_of("brokers", figure, values))
+    return rows
 
 
 def parser() -> argparse.ArgumentParser:
@@ -258,7 +212,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=2, metavar="N", help="how often each broker is measured; default 2")
     add("--out", type=Path, default=Path("brokers.jsonl"), metavar="FILE", help="keeps the run")
     add("--from", type=Path, dest="again", metavar="FILE", help="measure nothing, print the table of a kept run")
+    add("--format", choices=FORMATS, default="text", help="a table, one JSON object per figure, or a chart")
     add("--directory", type=Path, metavar="D", help="where scratch stores are made and removed")
+    add("--page", type=Path, metavar="FILE", help="a page whose table, between its marks, and chart are made anew")
     return parser
 
 
@@ -269,21 +225,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.peer is None:
             parser().error("--peer names the program that has the Java client")
         versions = [] if asked.alone else asked.version or list(VERSIONS)
-        with scratch_directory(asked.directory) as scratch, asked.out.open("w") as file:
+        encode = msgspec.json.Encoder().encode
+        with scratch_directory(asked.directory) as scratch, asked.out.open("wb") as file:
             peer = Peer(asked.peer, [*versions, CLIENT_VERSION], scratch, asked.out.with_name(asked.out.name + ".log"))
-            for note in peer.build():
+            notes = list(peer.build())
+            for note in notes:
                 print(f"reput: {note}", file=sys.stderr)
             peer.versions = [version for version in versions if version in peer.versions]
-            print(f"reput: {machine_text(machine_facts(scratch))}", file=sys.stderr)
+            file.write(encode(Line(machine=machine_facts(scratch), notes=notes)) + b"\n")
             for line in measure(peer, scratch, asked.rounds, asked.only):
-                file.write(msgspec.json.encode(line).decode() + os.linesep)
+                file.write(encode(line) + b"\n")
                 file.flush()
                 print(f"reput: round {line.round}: {line.who} {' '.join(line.command)}", file=sys.stderr)
-    lines = [msgspec.json.decode(text, type=Line) for text in (asked.again or asked.out).read_text().splitlines()]
-    table = rows(lines)
-    if table:
-        write_line(table_text(table, tuple(table[0])))
-    return 1 if any(line.report.get("failed") for line in lines) else 0
+    lines = read_lines(asked.again or asked.out)
+    write_line(rows_text(broker_rows(lines), lines[0].machine, asked.format))
+    if asked.page is not None:
+        fill_page(asked.page, "brokers", broker_rows(lines), lines[0].machine, notes_of(lines))
+    failed = list(failed_runs(lines))
+    for sentence in failed:
+        print(f"reput: {sentence}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

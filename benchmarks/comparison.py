@@ -1,4 +1,4 @@
-"""The table of a run: each figure of reput beside RocketMQ's, the goal, and whether it was met.
+"""The table of a run: each figure of reput beside those of the others, the goal, and whether it was met.
 
 A run is kept in a file of JSON lines; the table is made from that file alone and can be made again.
 """
@@ -15,19 +15,24 @@ import msgspec
 
 from benchmarks.figures import FIGURES
 from benchmarks.rocketmq_peer import PEER_FIGURES
-from benchmarks.timed_commands import TimedRun
-from reput.bench.figures import Figure, figures_of, shown, yes_or_no
+from benchmarks.timed_commands import BODY, TimedRun
+from reput.bench.figures import Figure, figures_of
 
-__all__ = ["OURSELVES", "Line", "Row", "beside_rows", "failed_runs", "notes_of", "read_lines", "rows_of"]
+__all__ = ["OURSELVES", "WITHOUT_KERNEL", "Line", "Row", "failed_runs", "notes_of", "read_lines", "row_of", "rows_of"]
 
 OURSELVES = "reput"
+# reput again, beside a reput that has its kernel.
+WITHOUT_KERNEL = "no kernel"
+
+# The values of a figure, by contender and round.
+Values = Mapping[str, Mapping[int, Sequence[float]]]
 
 
 class Line(msgspec.Struct, omit_defaults=True):
     """One line of the file. The first line has only *machine* and *notes*.
 
     Attributes:
-        who: "reput", or the version of RocketMQ.
+        who: "reput", "no kernel", the version of RocketMQ, or the name of another contender.
         round: counts from 1.
     """
 
@@ -46,17 +51,20 @@ class Row(msgspec.Struct):
     Attributes:
         figure: the median over the rounds.
         least, most: over the rounds.
-        peers: by version of RocketMQ, the median over the rounds.
-        ratio: of *figure* to RocketMQ's: to the version that the goal names, or to the better one.
+        better: whether "more" or "less" is better.
+        peers: by contender, the median over the rounds.
+        ratio: of *figure* to RocketMQ's, to the version that the goal names or to the best one; where RocketMQ has no
+            such figure, to the best of the others.
         ratio_least, ratio_most: over the rounds.
         kept: None without a goal, or if the goal is relative and RocketMQ was not measured.
-        other_load_cores: the highest value of the runs behind this row; see `TimedRun`.
+        other_load_cores: the highest value of the runs behind this row, see `TimedRun`; None: unknown.
     """
 
     part: str
     what: str
     unit: str
     asked: str
+    better: str
     figure: float
     least: float
     most: float
@@ -65,7 +73,7 @@ class Row(msgspec.Struct):
     ratio_least: float | None
     ratio_most: float | None
     kept: bool | None
-    other_load_cores: float
+    other_load_cores: float | None
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -81,7 +89,8 @@ def read_lines(path: Path) -> list[Line]:
 
 def notes_of(lines: Iterable[Line]) -> list[str]:
     """Return the notes of a run: what was left out, and why."""
-    return [note for line in lines for note in line.notes]
+    left_out = (report.get("left_out") for line in lines if line.run is not None for report in line.run.reports)
+    return list(dict.fromkeys([*(note for line in lines for note in line.notes), *filter(None, left_out)]))
 
 
 def failed_runs(lines: Iterable[Line]) -> Iterator[str]:
@@ -91,90 +100,80 @@ def failed_runs(lines: Iterable[Line]) -> Iterator[str]:
             yield f"round {line.round}, {line.part}: {line.who} {' '.join(line.command)}: {line.run.failed}"
 
 
-def beside_rows(rows: Iterable[Row]) -> list[dict[str, str]]:
-    """Return the table's rows as text, with a column for each version of RocketMQ."""
-    rows = list(rows)
-    versions = sorted({version for row in rows for version in row.peers})
-    return [
-        {
-            "what": row.what,
-            "asked": row.asked,
-            "unit": row.unit,
-            "reput": shown(row.figure),
-            "from": shown(row.least) if row.least != row.most else "",
-            "to": shown(row.most) if row.least != row.most else "",
-            **{version: shown(row.peers.get(version)) for version in versions},
-            "ratio": "" if row.ratio is None else f"{row.ratio:.2f}",
-            "ratios": ratios_text(row),
-            "kept": yes_or_no(row.kept),
-            "others": f"{row.other_load_cores:.2f}",
-        }
-        for row in rows
-    ]
-
-
-def ratios_text(row: Row) -> str:
-    """Return the range of the ratios over the rounds, or nothing after a single round."""
-    if row.ratio_least is None or row.ratio_most is None or row.ratio_least == row.ratio_most:
-        return ""
-    return f"{row.ratio_least:.2f}-{row.ratio_most:.2f}"
-
-
 class Seen(msgspec.Struct):
-    """The measured values of one figure, by round."""
+    """The measured values of one figure, by contender and round, and the load of other processes meanwhile."""
 
     part: str
     figure: Figure
-    ours: dict[int, list[float]]
+    body: int
+    values: dict[str, dict[int, list[float]]]
     loads: list[float]
 
 
 def rows_of(lines: Sequence[Line]) -> list[Row]:
     """Return a row for each figure of a run, in the order of its parts."""
     seen: dict[str, Seen] = {}
-    theirs: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    peer_loads: dict[str, list[float]] = defaultdict(list)
+    theirs: list[tuple[str, int, Line, float]] = []
     for line in lines:
         for report in line.run.reports if line.run is not None else ():
-            assert line.run is not None
-            if line.who == OURSELVES:
-                for figure, found in figures_of(report, FIGURES):
-                    entry = seen.setdefault(figure.what, Seen(line.part, figure, {}, []))
-                    if entry.part != line.part:
-                        # Two parts report this figure, but only the first one is about it.
-                        continue
-                    entry.ours.setdefault(line.round, []).append(found)
-                    entry.loads.append(line.run.other_load_cores)
+            if "bench" not in report:
+                theirs += [
+                    (name, report.get("body", BODY), line, value)
+                    for name, figure in PEER_FIGURES.items()
+                    if (value := figure.of(report)) is not None
+                ]
                 continue
-            for name, peer_figure in PEER_FIGURES.items():
-                value = peer_figure.of(report)
-                if value is not None:
-                    theirs[name][line.who][line.round] = value
-                    peer_loads[name].append(line.run.other_load_cores)
-    return [row_of(entry, theirs.get(entry.figure.peer or "", {}), peer_loads) for entry in seen.values()]
+            body = report.get("body_size", BODY)
+            for figure, found in figures_of(report, FIGURES):
+                if body != BODY:
+                    figure = of_body(figure, body)
+                entry = seen.setdefault(figure.what, Seen(line.part, figure, body, defaultdict(dict), []))
+                # Two parts may report this figure, but only the first one is about it.
+                if entry.part == line.part:
+                    add(entry, line, found)
+    for entry in seen.values():
+        for name, body, line, found in theirs:
+            if (name, body) == (entry.figure.peer, entry.body):
+                add(entry, line, found)
+    ours = [entry for entry in seen.values() if OURSELVES in entry.values]
+    return [row_of(entry.part, entry.figure, entry.values, entry.loads) for entry in ours]
 
 
-def row_of(entry: Seen, theirs: Mapping[str, Mapping[int, float]], peer_loads: Mapping[str, list[float]]) -> Row:
-    """Return the row of one figure. *theirs* holds RocketMQ's values by version and round."""
-    figure = entry.figure
-    ours = {number: statistics.median(values) for number, values in entry.ours.items()}
-    medians = {version: statistics.median(values.values()) for version, values in sorted(theirs.items())}
+def of_body(figure: Figure, body: int) -> Figure:
+    """Return *figure* for another size of body, for which no goal was set."""
+    size = f"{body} B" if body < BODY else f"{body // BODY} KiB"
+    return msgspec.structs.replace(figure, what=f"{figure.what}, {size}", goal=None, multiple=None)
+
+
+def add(entry: Seen, line: Line, found: float) -> None:
+    """Add what a line's run found."""
+    assert line.run is not None
+    entry.values[line.who].setdefault(line.round, []).append(found)
+    entry.loads.append(line.run.other_load_cores)
+
+
+def row_of(part: str, figure: Figure, values: Values, loads: Sequence[float] = ()) -> Row:
+    """Return the row of one figure, of which *values* holds ours at least."""
+    rounds = {who: {number: statistics.median(found) for number, found in of.items()} for who, of in values.items()}
+    ours = rounds.pop(OURSELVES)
+    medians = {who: statistics.median(of.values()) for who, of in rounds.items()}
     middle = statistics.median(ours.values())
     ratio = ratio_of(middle, medians, figure)
     ratios = [
         found
         for number, value in ours.items()
-        if (found := ratio_of(value, {version: of[number] for version, of in theirs.items() if number in of}, figure))
+        if (found := ratio_of(value, {who: of[number] for who, of in rounds.items() if number in of}, figure))
     ]
     kept = [] if figure.goal is None else [bool(figure.kept(middle))]
     if figure.multiple is not None and ratio is not None:
         kept.append(ratio >= figure.multiple if figure.bound == "at least" else ratio <= figure.multiple)
     told = figure.multiple is None or ratio is not None
     return Row(
-        part=entry.part,
+        part=part,
         what=figure.what,
         unit=figure.unit,
         asked=figure.asked(),
+        better="more" if figure.bound == "at least" else "less",
         figure=middle,
         least=min(ours.values()),
         most=max(ours.values()),
@@ -183,15 +182,19 @@ def row_of(entry: Seen, theirs: Mapping[str, Mapping[int, float]], peer_loads: M
         ratio_least=min(ratios, default=None),
         ratio_most=max(ratios, default=None),
         kept=all(kept) if kept and (told or not all(kept)) else None,
-        other_load_cores=max([*entry.loads, *peer_loads.get(figure.peer or "", [])]),
+        other_load_cores=max(loads, default=None),
     )
 
 
 def ratio_of(ours: float, theirs: Mapping[str, float], figure: Figure) -> float | None:
-    """Return our figure divided by RocketMQ's, or None if theirs is unknown."""
+    """Return our figure divided by theirs, or None if theirs is unknown."""
+    # RocketMQ's versions are numbers, other contenders have names. Goals are multiples of RocketMQ's figures.
+    rivals = {who: value for who, value in theirs.items() if who[0].isdigit()}
     if figure.peer_version is not None:
-        theirs = {version: value for version, value in theirs.items() if version == figure.peer_version}
-    if not theirs:
+        rivals = {who: value for who, value in rivals.items() if who == figure.peer_version}
+    elif not rivals and figure.multiple is None:
+        rivals = {who: value for who, value in theirs.items() if who != WITHOUT_KERNEL}
+    if not rivals:
         return None
-    better = max(theirs.values()) if figure.bound == "at least" else min(theirs.values())
+    better = max(rivals.values()) if figure.bound == "at least" else min(rivals.values())
     return ours / better if better else None

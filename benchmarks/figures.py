@@ -7,6 +7,20 @@ from reput.bench.figures import Figure, at_least, at_most
 
 __all__ = ["FIGURES"]
 
+
+def client_figures(synchronous: int, promise: str) -> tuple[Figure, ...]:
+    """Return the figures of a broker under its own Python client, for one promise of durability."""
+    only = {"synchronous": float(synchronous)}
+    return (
+        at_least(f"{promise}: puts one after the other", "one_by_one.per_s", "1/s", only=only),
+        at_least(f"{promise}: puts, 256 in flight", "aput.per_s", "1/s", only=only),
+        at_least(f"{promise}: received and acknowledged", "received.per_s", "1/s", only=only),
+        at_most(f"{promise}: end to end at 1,000 a second, p50", "end_to_end.p50_us", "µs", only=only),
+        at_most(f"{promise}: end to end at 1,000 a second, p99", "end_to_end.p99_us", "µs", only=only),
+        at_most(f"{promise}: anonymous memory", "memory.anonymous_bytes", "MiB", scale=1 << 20, only=only),
+    )
+
+
 FIGURES: dict[str, tuple[Figure, ...]] = {
     **USER_FIGURES,
     "flat": (
@@ -21,5 +35,6 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_most("publish, 16 paused readers to none", "publish.paused_16_to_alone", "times", 1.05),
         at_most("publish to a sleeping reader, p50", "wake.to_reader.p50_us", "µs"),
     ),
+    "clients": (*client_figures(0, "broker"), *client_figures(1, "broker, to disk")),
     "misbehaviour": (at_most("put p99 beside misbehaviour, more", "difference_percent_max", "%", 20),),
 }

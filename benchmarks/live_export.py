@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 
 import reput
-from benchmarks.brokers import CLIENT_VERSION, NAME_SERVER_PORT, Contender, client_report, descendants, sends
+from benchmarks.brokers import CLIENT_VERSION, NAME_SERVER_PORT, Contender, client_run, descendants, sends
 from benchmarks.rocketmq_peer import Peer
 from reput.bench.machine import machine_facts, machine_text
 from reput.bench.scratch import scratch_directory
@@ -257,13 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sending = sends("sync", 16, "--topic", TOPIC)
 
             def send(with_export: bool) -> None:
-                report = client_report(peer, sending, scratch)
-                if report["failed"]:
-                    raise RuntimeError(f"the client failed: {report['failed']} log={peer.log}")
-                rates[with_export].append(float(report["messages_per_s"]))
+                run = client_run(peer, sending, scratch)
+                if run.failed:
+                    raise RuntimeError(f"the client failed: {run.failed} log={peer.log}")
+                rates[with_export].append(float(run.reports[-1]["messages_per_s"]))
 
             # Not counted: it warms up the broker, and makes the topic.
-            client_report(peer, sending, scratch)
+            client_run(peer, sending, scratch)
             (store,) = (found.parent for found in broker.directory.rglob("commitlog"))
             service = Service(store, lake, log, asked.nice)
             with repeated(lambda: expire(store, asked.reserve), PAUSE_S):

@@ -36,15 +36,16 @@ class PeerFigure(msgspec.Struct, frozen=True):
 
 
 PEER_COMMANDS = {
-    "put": Command(
-        ("store-append", "--body", "1024", "--threads", "1"), (("--count", 1_000_000, 2_000), ("--seconds", 8, 1))
-    ),
+    "put": Command(("store-append", "--threads", "1"), (("--count", 1_000_000, 2_000), ("--seconds", 8, 1)), "--body"),
     "put to disk": Command(
-        ("store-append", "--flush", "sync", "--threads", "64"), (("--count", 100_000, 1_000), ("--seconds", 3, 1))
+        ("store-append", "--flush", "sync", "--threads", "64"),
+        (("--count", 100_000, 1_000), ("--seconds", 3, 1)),
+        "--body",
     ),
     "put to disk, in flight": Command(
         ("store-append", "--flush", "sync", "--mode", "async", "--inflight", "1024"),
         (("--count", 500_000, 2_000), ("--seconds", 4, 1)),
+        "--body",
     ),
     "visible": Command(
         ("store-dispatch", "--mode", "latency", "--queues", "1", "--rate", "1000"),
@@ -57,7 +58,7 @@ PEER_COMMANDS = {
         ("store-dispatch", "--mode", "rebuild", "--topics", "250", "--queues", "4", "--keys", "2"),
         (("--count", 600_000, 2_000),),
     ),
-    "read": Command(("store-read", "--keys", "2"), (("--count", 600_000, 2_000),)),
+    "read": Command(("store-read", "--keys", "2"), (("--count", 600_000, 2_000),), "--body"),
     "open": Command(("open-time",), (("--segments", 4, 1), ("--segment-mib", 256, 4))),
 }
 

@@ -15,21 +15,34 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Command", "TimedRun", "run_command"]
+__all__ = ["BODY", "Command", "TimedRun", "run_command"]
 
 ERROR_LINES = 3
+# The usual size of a body, and the fewest messages of another size that say something.
+BODY = 1024
+FEWEST = 25_000
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command line. *sizes* are its options as (option, usual size, size of a quick run)."""
+    """A command line.
+
+    Attributes:
+        sizes: its options as (option, usual size, size of a quick run).
+        body: its option for the size of a body; None if it has none.
+    """
 
     words: tuple[str, ...]
     sizes: tuple[tuple[str, int, int], ...] = ()
+    body: str | None = None
 
-    def line(self, *, quick: bool) -> list[str]:
-        """Return the words of the command line."""
-        sizes = [(option, small if quick else usual) for option, usual, small in self.sizes]
-        return [*self.words, *(word for option, size in sizes for word in (option, str(size)))]
+    def line(self, *, quick: bool, body: int = BODY) -> list[str]:
+        """Return the words of the command line. Of larger bodies there are fewer, so that a run keeps its bytes."""
+        sizes = {option: small if quick else usual for option, usual, small in self.sizes}
+        if body != BODY and self.body is not None:
+            count = sizes["--count"]
+            sizes["--count"] = min(count, max(FEWEST, count * BODY // body))
+            sizes[self.body] = body
+        return [*self.words, *(word for option, size in sizes.items() for word in (option, str(size)))]
 
 
 class TimedRun(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""reput and RocketMQ side by side: the order of commands, the table, and a machine without RocketMQ.
+"""reput beside others: the order of commands, the table, and a machine without RocketMQ.
 
 A program that prints recorded output of the real one replaces RocketMQ.
 """
@@ -9,13 +9,17 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.beside import main, measure_beside
-from benchmarks.comparison import Line, beside_rows, failed_runs, read_lines, rows_of
+from benchmarks.beside import main, measure_beside, runs_in_order
+from benchmarks.comparison import WITHOUT_KERNEL, Line, failed_runs, notes_of, read_lines, rows_of
+from benchmarks.formats import table_rows
+from benchmarks.rocketmq_peer import Peer
 from benchmarks.timed_commands import TimedRun, run_command
 from command_line import run_reput_process
+from reput.kernel import kernel_version
 from source_tree import ROOT
 
 # Printed for 5.3.3 by `peer store-read --count 600000 --keys 2`, without unused fields.
@@ -57,11 +61,13 @@ def test_both_are_measured_in_turns(peer, tmp_path, capsys):
     said = capsys.readouterr()
     rows = {row["what"]: row for row in map(json.loads, said.out.splitlines())}
     in_order = rows["32 at a time, in order"]
-    assert in_order["peers"] == {"5.3.3": 1_250_000, "5.5.0": 1_250_000}
+    others = [WITHOUT_KERNEL, "SQLite"] if kernel_version() else ["SQLite"]
+    assert in_order["peers"].keys() == {"5.3.3", "5.5.0", *others}
+    assert {in_order["peers"][version] for version in ("5.3.3", "5.5.0")} == {1_250_000}
     assert in_order["ratio"] == pytest.approx(in_order["figure"] / 1_250_000)
-    assert rows["by key, p50"]["peers"] == {"5.3.3": 4.4, "5.5.0": 4.4}
+    assert rows["by key, p50"]["peers"]["5.5.0"] == 4.4
     assert "version=4.9.7 exit_code=1 said='no such artifact'" in said.err
-    assert [line.who for line in read_lines(out)[1:]] == ["reput", "5.3.3", "5.5.0"]
+    assert [line.who for line in read_lines(out)[1:]] == ["reput", *others, "5.3.3", "5.5.0"]
     assert list(scratch.iterdir()) == []
     # The table can be printed again from the kept file.
     assert main(["--from", str(out)]) == 0
@@ -80,7 +86,10 @@ def test_a_run_without_rocketmq_says_so(peer, sentence, tmp_path):
     measure_beside(tmp_path / "run.jsonl", peer=peer, parts=(), say=said.append)
     (line,) = read_lines(tmp_path / "run.jsonl")
     assert line.notes == said
-    assert [sentence in note for note in said] == [True]
+    assert sentence in said[0]
+    assert said[1:] == (
+        [] if kernel_version() else ["The kernel is off or not installed: reput is measured without it."]
+    )
 
 
 def rebuild_lines(of: dict[str, list[int]], **figures: object) -> list[Line]:
@@ -117,7 +126,7 @@ def test_a_goal_may_be_of_one_version():
     assert (row.ratio, row.ratio_least, row.ratio_most) == (1.1, 0.9, 1.2)
     assert row.kept is True
     assert row.other_load_cores == pytest.approx(0.15)
-    (shown,) = beside_rows([row])
+    (shown,) = table_rows([row])
     assert (shown["asked"], shown["ratio"], shown["ratios"], shown["kept"]) == (
         "≥ 1 × RocketMQ 5.3.3",
         "1.10",
@@ -126,10 +135,81 @@ def test_a_goal_may_be_of_one_version():
     )
 
 
-def test_a_multiple_of_what_was_not_measured_is_not_told():
-    """Neither met nor missed."""
-    (row,) = rows_of(rebuild_lines({"reput": [90]}, queues=1))
+@pytest.mark.parametrize("others", [{}, {"SQLite": [30]}])
+def test_a_multiple_of_what_was_not_measured_is_not_told(others):
+    """Neither met nor missed: goals are multiples of RocketMQ's figures, not of others."""
+    (row,) = rows_of(rebuild_lines({"reput": [90], **others}, queues=1))
     assert (row.ratio, row.kept) == (None, None)
+
+
+def reports(who: str, part: str, *found: dict[str, Any]) -> Line:
+    """Return the line of a command that printed *found*."""
+    return Line(who=who, part=part, round=1, run=TimedRun(list(found), 1.0, 0.0))
+
+
+def test_each_size_of_body_has_its_rows():
+    """RocketMQ's figure of the same size stands beside it. Goals are for bodies of 1 KiB."""
+    lines = [
+        reports(
+            "5.5.0",
+            "sync",
+            *(
+                {
+                    "measurement": "store-append",
+                    "flush": "sync",
+                    "mode": "put",
+                    "threads": 64,
+                    "body": body,
+                    "messages_per_s": body,
+                }
+                for body in (128, 1024)
+            ),
+        ),
+        *(
+            reports("reput", "sync", {"bench": "sync", "body_size": body, "put": {"threads": 64, "per_s": 2 * body}})
+            for body in (1024, 128, 16_384)
+        ),
+    ]
+    rows = {row.what: row for row in rows_of(lines)}
+    assert list(rows) == ["put to disk, 64 threads" + size for size in ("", ", 128 B", ", 16 KiB")]
+    assert [row.peers for row in rows.values()] == [{"5.5.0": 1024}, {"5.5.0": 128}, {}]
+    assert [row.asked for row in rows.values()] == ["≥ 0.8 × RocketMQ", "", ""]
+
+
+def test_larger_bodies_are_fewer():
+    """A run of another size keeps its bytes, and leaves out what has no such size."""
+    program = Peer(Path("peer"), ["5.5.0"], Path(), Path())
+    rate = ["--rate", "1000", "--seconds", "10", "--warmup", "3"]
+    lines = list(runs_in_order(program, ["append", "open"], (1024, 128, 16_384), 1, quick=False))
+    assert [line.command for line in lines if line.who == "5.5.0"] == [
+        ["store-append", "--threads", "1", "--count", "1000000", "--seconds", "8"],
+        ["store-dispatch", "--mode", "latency", "--queues", "1", *rate],
+        ["store-append", "--threads", "1", "--count", "1000000", "--seconds", "8", "--body", "128"],
+        ["store-append", "--threads", "1", "--count", "62500", "--seconds", "8", "--body", "16384"],
+        ["open-time", "--segments", "4", "--segment-mib", "256"],
+    ]
+    sizes = [line.command[-1] for line in lines if line.who == "SQLite"]
+    assert sizes == ["10", "128", "16384"]
+
+
+def test_reput_without_its_kernel_is_no_rival():
+    """Nor is it RocketMQ. Where RocketMQ has no such figure, the ratio is to the best of the others."""
+    report = {"bench": "clients", "synchronous": False}
+    lines = [
+        reports(who, "clients", report | {"aput": {"per_s": rate}})
+        for who, rate in {"reput": 60, WITHOUT_KERNEL: 50, "NATS": 30, "Redis": 20}.items()
+    ]
+    (row,) = rows_of(lines)
+    assert (row.what, row.ratio) == ("broker: puts, 256 in flight", 2)
+    assert list(table_rows([row])[0])[3:7] == [WITHOUT_KERNEL, "NATS", "Redis", "ratio"]
+
+
+def test_what_is_left_out_is_a_note():
+    """It is no failure, and no figure."""
+    left_out = {"bench": "clients", "synchronous": True, "left_out": "Redis is not measured: its server is missing"}
+    lines = [reports("Redis", "clients", left_out), reports("Redis", "clients", left_out)]
+    assert notes_of(lines) == [left_out["left_out"]]
+    assert list(failed_runs(lines)) == rows_of(lines) == []
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from reput.bench.machine import group_memory, machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
 
-__all__ = ["measure_append"]
+__all__ = ["Opener", "measure_append", "scratch_store"]
+
+# `reput.open`, or the same for another store with the methods that are measured.
+Opener = Callable[..., AbstractContextManager[Any]]
 
 LAG_MAX = 8 << 20
 # How often the lag is checked, and the lag at which the producer waits, so that it stays below the bound.
@@ -36,30 +39,32 @@ def measure_append(
     batch: int = 64,
     latency_rate: int = 1_000,
     latency_seconds: float = 10.0,
+    open_store: Opener = reput.open,
 ) -> dict[str, Any]:
     """Measure `put`, `put_batch` of *batch*, and the time from put to readable in an open loop.
 
     Args:
         directory: where a scratch store is created and removed; None: the system's temporary directory.
         count: messages per run; there are two runs.
+        open_store: opens what is measured.
     """
     with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "append", "machine": machine_facts(scratch), "body_size": body_size}
-        with scratch_store(scratch) as store:
+        with scratch_store(scratch, open_store) as store:
             report["put"] = put_one_by_one(store, count, bytes(body_size))
             report["memory"] = group_memory(store.pids())
-        with scratch_store(scratch) as store:
+        with scratch_store(scratch, open_store) as store:
             report["put_batch"] = put_in_batches(store, count, bytes(body_size), batch)
-        with scratch_store(scratch) as store:
+        with scratch_store(scratch, open_store) as store:
             report["put_to_readable"] = put_to_readable(store, latency_rate, latency_seconds, bytes(body_size))
         return report
 
 
 @contextmanager
-def scratch_store(directory: Path, **settings: Any) -> Iterator[Store]:
+def scratch_store(directory: Path, open_store: Opener, **settings: Any) -> Iterator[Store]:
     """Open a new store, and remove it afterwards, so that the next run does not pay for the memory of its pages."""
     path = directory / "store"
-    with reput.open(path, **settings) as store:
+    with open_store(path, **settings) as store:
         yield store
     shutil.rmtree(path)
 
@@ -173,7 +178,7 @@ def put_to_readable(store: Store, rate: int, seconds: float, body: bytes) -> dic
         readable = clock()
         visible.append(readable - returned)
         from_call.append(readable - called)
-        if [record.queue_offset for record in found.records] != [result.queue_offset]:
+        if [record.queue_offset for record in found] != [result.queue_offset]:
             raise AssertionError(
                 f"message is not readable although its view includes it: queue_offset={result.queue_offset}"
             )

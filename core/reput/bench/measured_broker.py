@@ -46,9 +46,9 @@ class MeasuredBroker:
 
 
 @contextmanager
-def serving(store: Path, log: Path) -> Iterator[MeasuredBroker]:
-    """Serve *store* in a ``with`` block."""
-    command = [*REPUT, "serve", str(store), "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0"]
+def serving(store: Path, log: Path, *options: str) -> Iterator[MeasuredBroker]:
+    """Serve *store* in a ``with`` block, with further *options* of the command."""
+    command = [*REPUT, "serve", str(store), "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0", *options]
     begin = time.monotonic()
     with log.open("ab") as errors:
         process = subprocess.Popen(

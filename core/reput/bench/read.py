@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import reput
+from reput.bench.append import Opener, scratch_store
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
 
@@ -24,13 +25,23 @@ SAMPLE_COUNT = 20_000
 
 
 def measure_read(
-    directory: Path | None = None, *, count: int = 600_000, keys: int = 2, body_size: int = 1024
+    directory: Path | None = None,
+    *,
+    count: int = 600_000,
+    keys: int = 2,
+    body_size: int = 1024,
+    open_store: Opener = reput.open,
 ) -> dict[str, Any]:
-    """Measure reads of a live store of *count* records with *keys* keys each, in the writer's process."""
+    """Measure reads of a live store of *count* records with *keys* keys each, in the writer's process.
+
+    Args:
+        directory: where a scratch store is created and removed; None: the system's temporary directory.
+        open_store: opens what is measured.
+    """
     body = bytes(body_size)
     clock = time.perf_counter
     choose = random.Random(7)
-    with scratch_directory(directory) as scratch, reput.open(scratch / "store") as store:
+    with scratch_directory(directory) as scratch, scratch_store(scratch, open_store) as store:
         for first in range(0, count, PUT_BATCH):
             store.put_batch(
                 [

@@ -22,7 +22,7 @@ from reput.bench.serve_neighbours import measure_abuse, measure_idle
 if TYPE_CHECKING:
     from reput.client.client import Client
 
-__all__ = ["measure_serve"]
+__all__ = ["end_to_end", "measure_serve", "put_in_flight", "put_one_by_one", "receive"]
 
 BATCH = 32
 WAIT_S = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import reput
-from reput.bench.append import scratch_store
+from reput.bench.append import Opener, scratch_store
 from reput.bench.machine import machine_facts, percentiles
 from reput.bench.scratch import scratch_directory
 from reput.embedded.store import Store
@@ -33,20 +33,22 @@ def measure_sync(
     body_size: int = 1024,
     threads: int = 64,
     in_flight: int = 1024,
+    open_store: Opener = reput.open,
 ) -> dict[str, Any]:
     """Measure both.
 
     Args:
         directory: where a scratch store is created and removed; None: the system's temporary directory.
         count: messages per run; there are two runs.
+        open_store: opens what is measured.
     """
     body = bytes(body_size)
     with scratch_directory(directory) as scratch:
         report: dict[str, Any] = {"bench": "sync", "machine": machine_facts(scratch), "body_size": body_size}
-        with scratch_store(scratch, flush_disk_type="SYNC_FLUSH") as store:
+        with scratch_store(scratch, open_store, flush_disk_type="SYNC_FLUSH") as store:
             put_with_threads(store, threads, count // WARM_UP_SHARE, body)
             report["put"] = put_with_threads(store, threads, count, body)
-        with scratch_store(scratch, flush_disk_type="SYNC_FLUSH") as store:
+        with scratch_store(scratch, open_store, flush_disk_type="SYNC_FLUSH") as store:
             asyncio.run(put_in_flight(store, in_flight, count // WARM_UP_SHARE, body))
             report["aput"] = asyncio.run(put_in_flight(store, in_flight, count, body))
         return report

@@ -71,7 +71,7 @@ def append(
 
 
 def beside(context: typer.Context) -> None:
-    """Measure reput and RocketMQ side by side. In a checkout only: it runs `python -m benchmarks.beside` there."""
+    """Measure reput beside RocketMQ, SQLite and others. In a checkout only: it runs `python -m benchmarks.beside`."""
     for folder in (Path.cwd(), *Path(__file__).parents):
         if (folder / "benchmarks" / "beside.py").is_file():
             arguments = [sys.executable, "-m", "benchmarks.beside", *context.args]
