@@ -36,6 +36,8 @@ PORT = 23_911
 # Puts beside a copy that catches up, and as many without it, in turns.
 TURNS = 5
 IN_FLIGHT = 256
+# Flow control of the master, and niceness of the copy, which on a machine of its own takes nothing from producers.
+BESIDE = (("false", 0), ("true", 0), ("false", 19))
 # RocketMQ's pair, with the ports on both sides of each.
 MASTER_PORT, SLAVE_PORT, NAMES_PORT = PORT + 100, PORT + 200, PORT + 300
 SYNC = "brokerRole=SYNC_MASTER"
@@ -64,9 +66,10 @@ def serve(store: Path, *settings: str) -> subprocess.Popen[str]:
     return process
 
 
-def follow(copy: Path, dispatchers: str) -> subprocess.Popen[bytes]:
+def follow(copy: Path, dispatchers: str, niceness: int = 0) -> subprocess.Popen[bytes]:
     """Follow the served store."""
-    command = [REPUT, "follow", f"127.0.0.1:{PORT + 1}", copy, "--set", f"dispatchers={dispatchers}"]
+    command = ["nice", "-n", niceness, REPUT, "follow", f"127.0.0.1:{PORT + 1}", copy]
+    command += ["--set", f"dispatchers={dispatchers}"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
 
 
@@ -129,12 +132,13 @@ def catch_up(directory: Path, size: int, dispatchers: str) -> dict[str, object]:
             process.wait()
 
 
-def beside(directory: Path, size: int, puts: int, flow_control: str) -> dict[str, object]:
+def beside(directory: Path, size: int, puts: int, flow_control: str, niceness: int) -> dict[str, object]:
     """Measure puts at full speed beside a copy that catches up from *size* behind, and without it, in turns."""
-    store, copy = directory / f"behind-{flow_control}", directory / f"copy-behind-{flow_control}"
+    name = f"behind-{flow_control}-{niceness}"
+    store, copy = directory / name, directory / f"copy-{name}"
     fill(store, size)
     master = serve(store, f"haFlowControlEnable={flow_control}")
-    follower = follow(copy, "")
+    follower = follow(copy, "", niceness)
     rates: dict[bool, list[float]] = {True: [], False: []}
 
     async def put() -> float:
@@ -153,6 +157,7 @@ def beside(directory: Path, size: int, puts: int, flow_control: str) -> dict[str
         return {
             "measurement": "beside",
             "flow_control": flow_control,
+            "niceness": niceness,
             "put_per_s": round(alone),
             "put_per_s_beside": round(with_copy),
             "slower_percent": round(100 * (1 - with_copy / alone), 1),
@@ -312,8 +317,8 @@ def main() -> None:
         size = arguments.size_mib << 20
         for dispatchers in ("", "consume_queue,index") if "catch_up" in parts else ():
             print(json.dumps(catch_up(directory, size, dispatchers)), flush=True)
-        for flow_control in ("false", "true") if "beside" in parts else ():
-            print(json.dumps(beside(directory, size, arguments.puts, flow_control)), flush=True)
+        for flow_control, niceness in BESIDE if "beside" in parts else ():
+            print(json.dumps(beside(directory, size, arguments.puts, flow_control, niceness)), flush=True)
         if "send" in parts or "threads" in parts:
             for row in sends(directory, arguments, parts):
                 print(json.dumps(row), flush=True)

@@ -19,7 +19,7 @@ __all__ = ["FORMATS", "fill_page", "rows_text", "table_rows"]
 
 FORMATS = ("text", "json", "markdown", "svg")
 # Of the chart, in pixels: two columns of figures, each with a heading and a bar for each contender.
-COLUMN, LEFT, BAR, HEAD, GAP = 380, 62, 13, 18, 10
+COLUMN, LEFT, BAR, HEAD, GAP = 470, 62, 13, 18, 10
 BAR_MAX = COLUMN - LEFT - 80
 # reput, reput without the kernel, the others in the order of their columns. A name stands at each bar, so that nobody
 # has to tell colours apart.
