@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -198,6 +198,20 @@ def test_heartbeats_come_with_the_next_offset_and_silence_ends_a_connection(tmp_
         assert is_ended(bare)
         bare.close()
         assert master.server.in_sync_count() == 0
+
+
+def test_connections_that_ask_for_nothing_keep_no_follower_out(master, monkeypatch):
+    """The oldest of them makes room; where all are followers, a further one is refused."""
+    monkeypatch.setattr(ha_server, "FOLLOWERS_MAX", 3)
+    end = master.put(1)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(master.connect()) for _ in range(3)]
+        for count in range(1, 4):
+            follower = stack.enter_context(master.connect(1))
+            assert frames(follower, end) == (1, master.log(1, end))
+            assert is_ended(silent[count - 1])
+        assert is_ended(stack.enter_context(master.connect(1)))
+        assert len(master.server.all_connections()) == 3
 
 
 def test_a_follower_that_does_not_read_holds_up_nobody(master):

@@ -202,7 +202,7 @@ class HaServer:
                 self.selector.unregister(self.listener)
                 self.accepts_at = time.monotonic() + LOOK_S
                 return
-            if len(self.connections) >= FOLLOWERS_MAX:
+            if len(self.connections) >= FOLLOWERS_MAX and not self.make_room():
                 logger.warning("too many followers: followers_max=%d peer=%s", FOLLOWERS_MAX, address[0])
                 accepted.close()
                 continue
@@ -210,6 +210,15 @@ class HaServer:
             with self.guard:
                 self.connections[connection.descriptor] = connection
             self.selector.register(accepted, selectors.EVENT_READ)
+
+    def make_room(self) -> bool:
+        """End the oldest connection that has not asked for anything; return False if all are followers."""
+        # In the order in which they came.
+        for connection in self.connections.values():
+            if connection.acknowledged is None:
+                self.end(connection, ConnectionEnds("it has not asked for anything, and another one comes"))
+                return True
+        return False
 
     def read(self, connection: HaConnection) -> None:
         """Take what a follower has reported."""
