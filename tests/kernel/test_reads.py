@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import sys
 import tempfile
@@ -148,6 +150,22 @@ def test_plain_reads_go_through_the_kernel(required_kernel: Kernel, written: tup
     assert len(reader.get_message("orders", 0, 20, 20)) == 20
     assert required_kernel.counts()["read"] - before == 49
     reader.close()
+
+
+def test_results_are_copied_and_pickled(required_kernel: Kernel, written: tuple[Path, int]) -> None:
+    """A result of the kernel can be sent to another process, and stored, as one of the Python path."""
+    directory, end = written
+    require_cached_reads(directory)
+    python, compiled = twin_readers(directory, end, 0, required_kernel)
+    expected = python.get_message("orders", 0, 40, 20)
+    while not isinstance((found := compiled.get_message("orders", 0, 40, 20)).records, KernelRecords):
+        pass
+    for other in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert other == expected
+        assert other.records.data == expected.records.data
+        assert list(other.records.with_queue_offsets()) == list(expected.records.with_queue_offsets())
+    python.close()
+    compiled.close()
 
 
 def test_files_that_are_closed_are_opened_again(required_kernel: Kernel, written: tuple[Path, int]) -> None:

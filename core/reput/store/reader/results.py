@@ -168,6 +168,10 @@ class KernelRecords(Records):
         self._data = self._found.data()
         return self._data
 
+    def __reduce__(self) -> tuple[type[Records], tuple[list[bytes]]]:
+        """Pickle and copy the bytes of the records: the kernel's own object cannot leave the process."""
+        return Records, (self._data,)
+
     @property
     def end(self) -> int:
         """The queue offset behind the last unit that was looked at."""
