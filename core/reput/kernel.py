@@ -50,10 +50,12 @@ VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
 PROTOCOL = 7
+MODULE = "reput_kernel"
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
 NOT_INSTALLED = "reput-kernel is not installed"
-ADVICE = "Install it with `pip install 'reput[kernel]'`, or set REPUT_KERNEL=auto to go on without it."
+# The extra `reput[kernel]` would leave an installed kernel of another protocol alone.
+ADVICE = "Install it with `pip install --upgrade reput reput-kernel`, or set REPUT_KERNEL=auto to go on without it."
 
 
 class KernelPuts(Protocol):
@@ -350,11 +352,11 @@ def found_kernel() -> tuple[Kernel | None, str]:
         return None, f"it needs an interpreter with the global lock: python={sys.version.split()[0]} free-threaded"
     try:
         # Untyped: it may not be there.
-        module: Any = importlib.import_module("reput_kernel")
-    except ModuleNotFoundError:
-        return None, NOT_INSTALLED
-    except ImportError as error:
-        # Among others: a second interpreter of one process.
+        module: Any = importlib.import_module(MODULE)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == MODULE:
+            return None, NOT_INSTALLED
+        # Among others: a second interpreter of one process, or half of the package is missing.
         return None, f"reput-kernel cannot be loaded: error={error}"
     protocol = getattr(module, "PROTOCOL", None)
     if protocol != PROTOCOL:

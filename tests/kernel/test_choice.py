@@ -60,10 +60,28 @@ def test_a_required_kernel_that_is_not_installed_is_an_error(
     monkeypatch.setitem(sys.modules, "reput_kernel", None)  # type: ignore[arg-type]
     assert compiled_kernel().finding == "not used: reput-kernel is not installed"
     monkeypatch.setenv(VARIABLE, "require")
-    with pytest.raises(ConfigError, match=r"not installed REPUT_KERNEL=require\n.*pip install 'reput\[kernel\]'"):
+    with pytest.raises(ConfigError, match=r"not installed REPUT_KERNEL=require\n.*--upgrade reput reput-kernel"):
         reput.open(tmp_path / "store", mode="inline")
     assert not (tmp_path / "store").exists()
     assert compiled_kernel().state == "problem"
+
+
+@pytest.mark.parametrize(
+    "code", ["raise OSError('no file')", "import reput_kernel.reput_kernel", "raise SystemError('no module')"]
+)
+def test_a_broken_kernel_is_not_used(
+    installed: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
+) -> None:
+    """Whatever loading it raises, by default everything goes on without it, and the doctor tells."""
+    (tmp_path / "reput_kernel.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "reput_kernel")
+    assert kernel() is None
+    assert compiled_kernel().state == "warning"
+    assert "reput-kernel cannot be loaded: error=" in compiled_kernel().finding
+    monkeypatch.setenv(VARIABLE, "require")
+    with pytest.raises(ConfigError, match="reput-kernel cannot be loaded"):
+        kernel()
 
 
 def test_an_unknown_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
