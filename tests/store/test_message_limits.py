@@ -133,6 +133,13 @@ def test_what_others_have_sent_keeps_its_tags_and_keys(store):
     ]
 
 
+def test_tags_that_others_have_sent_are_refused_to_the_program(store):
+    """A program may not put tags that no consumer can select, whether or not the store has met them before."""
+    store.put(MessageExtBrokerInner("orders", b"", tags="a || b"))
+    with pytest.raises(MessageIllegal, match="no consumer can select"):
+        store.put(Message("orders", b"", tags="a || b"))
+
+
 def test_tags_that_were_met_before_change_nothing(tmp_path):
     """The first message with certain tags is encoded completely; the next one has the same properties and row."""
     store = open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 16)

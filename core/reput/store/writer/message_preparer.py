@@ -13,6 +13,7 @@ from isal.isal_zlib import crc32
 
 from reput.errors import ConfigError, MessageIllegal
 from reput.filter.string_hash import string_hash
+from reput.filter.tags import can_be_selected
 from reput.settings import Settings
 from reput.store.record.delay_level import SCHEDULE_TOPIC, DelayLevels
 from reput.store.record.layout import (
@@ -327,7 +328,7 @@ class MessagePreparer:
             self.known_tags = {None: NO_TAGS}
         text = tags.encode()
         field = TagsField(string_hash(tags), b"TAGS\x01" + text + b"\x02", text)
-        if len(tags) <= PLAIN_TAGS_MAX and tags.isprintable():
+        if len(tags) <= PLAIN_TAGS_MAX and tags.isprintable() and can_be_selected(tags):
             self.known_tags[tags] = field
         return field
 
