@@ -169,6 +169,18 @@ def test_a_master_without_its_lease_answers_nothing(master):
     assert master.broker.engine.appended == end
 
 
+def test_a_lease_counts_however_the_master_stores(tmp_path):
+    """Messages that wait for neither disk nor followers are refused without it, too."""
+    master = Master()
+    with served(tmp_path / "master", make=master.make) as broker, broker.client() as client:
+        codes = []
+        for number, now in enumerate((0.0, 0.0, 900.0)):
+            master.now = now
+            codes.append(client.send_message("orders", b"body", {"UNIQ_KEY": f"AC{number}"}).code)
+        assert codes == [ResponseCode.SUCCESS, ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE]
+        master.server.stop()
+
+
 def test_a_message_that_waits_when_the_lease_ends_is_not_acknowledged(master):
     """Although a follower acknowledges it then: the next master may have begun."""
     end = master.put(5)

@@ -167,14 +167,15 @@ class Broker:
         self.gate = QuotaGate(self.quotas, self.loop.time) if self.quotas else None
         if self.gate is not None:
             processors = self.gate.around(processors)
-        # What hooks, quotas and accounts look at is decoded in Python.
-        is_plain = not hooks and self.gate is None and self.access is None
+        guard = self.guard()
+        # What hooks, quotas, accounts and a lease may refuse is decoded in Python.
+        is_plain = not hooks and self.gate is None and guard is None
         compiled = kernel_sends(self.sends, self.puts, turn) if is_plain else None
         self.server = RemotingServer(
             BrokerHooks(hooks).around(processors) if hooks else processors,
             on_closed=self.connection_lost,
             turn=turn,
-            guard=self.guard(),
+            guard=guard,
             tls=self.tls,
             connections_max=connections_max,
             admit=None if self.gate is None else self.gate.admit,
