@@ -176,10 +176,16 @@ impl KernelReads {
         }
     }
 
-    /// *segment_at* and *writer* belong to objects that hold this one.
+    /// *segment_at*, *writer* and the views belong to objects that hold this one.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.segment_at)?;
-        visit.call(&self.writer)
+        visit.call(&self.writer)?;
+        // Locked: a read goes on, so this object is in use, and so is what it holds.
+        if let Ok(known) = self.known.try_lock() {
+            visit.call(&known.queue_view)?;
+            visit.call(&known.index_view)?;
+        }
+        Ok(())
     }
 
     /// Forget what was found out.

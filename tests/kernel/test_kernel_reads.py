@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import example, given, settings
@@ -294,6 +296,19 @@ def test_an_open_store_uses_the_kernel(required_kernel: Kernel, tmp_path: Path) 
             store.get("orders", 0, 1, 1)
         with pytest.raises(StoreClosed):
             store.query("orders", "k1")
+
+
+def test_a_closed_store_is_freed(required_kernel: Kernel, tmp_path: Path) -> None:
+    """The kernel keeps where a view's numbers stand, and that belongs to the store that keeps the kernel's reads."""
+    with reput.open(tmp_path / "store", dispatchers=["consume_queue", "index"]) as store:
+        store.put(Message("orders", b"", keys=["k"], queue_id=0))
+        for view in ("consume_queue", "index"):
+            store.wait_for(view, store.appended)
+        assert len(store.get("orders", 0, 0, 1)) == len(store.query("orders", "k")) == 1
+    reads = ref(store._engine.reader)
+    del store
+    gc.collect()
+    assert reads() is None
 
 
 def test_files_that_are_read_often_are_mapped(required_kernel: Kernel, written: tuple[Path, int]) -> None:
