@@ -12,6 +12,8 @@ use crate::record::{Head, string_hash};
 const HEAD_SIZE: usize = 20;
 const FLAG_AT: usize = 12;
 const BODY_SIZE_AT: usize = 16;
+/// Messages of a batch: `BATCH_COUNT_MAX` of `sent_message.py`.
+const COUNT_MAX: usize = 65_536;
 const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
 /// Properties with an effect beyond being stored, and those that the broker sets: `SPECIAL` of `sent_message.py`.
@@ -146,6 +148,9 @@ pub fn sent_items<'a>(
     let mut items = Vec::new();
     let mut rest = body;
     while !rest.is_empty() {
+        if items.len() == COUNT_MAX {
+            return None;
+        }
         let sent = SentMessage::read(rest)?;
         rest = &rest[sent.size..];
         let named = plain_properties(sent.properties)?.overridden_by(of_batch);

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reput.broker.requests.send_message import SendMessageProcessor
-from reput.broker.requests.sent_message import SendHeader
+from reput.broker.requests.sent_message import BATCH_COUNT_MAX, SendHeader
+from reput.errors import RequestRefused
 from reput.kernel import Kernel
 from reput.store.message_store import MessageStore
 from reput.store.record.message import Message
@@ -106,4 +107,15 @@ def test_plain_batches_go_through_the_kernel(required_kernel: Kernel, tmp_path: 
     results = twins.both(lambda store: stored_batch(store, header_of("orders", 2), body, {"WAIT": "true"}))
     assert required_kernel.counts()["sent_batch"] - before == 32
     assert required_kernel.message_ids(results) == ",".join(result.message_id for result in results)
+    twins.close()
+
+
+def test_a_batch_with_too_many_messages_is_refused(required_kernel: Kernel, tmp_path: Path) -> None:
+    """Also where the settings allow a batch that is large enough for them."""
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 24, max_message_size=15 << 20)
+    twins.both(lambda store: store.put(Message("t", b"")))
+    body = batch_of([(0, b"", b"k\x01v")] * (BATCH_COUNT_MAX + 1))
+    for store in twins.stores:
+        with pytest.raises(RequestRefused, match=f"batch_count_max={BATCH_COUNT_MAX}"):
+            stored_batch(store, header_of("t", 0), body, {})
     twins.close()
