@@ -2,6 +2,8 @@
 //!
 //! `reput/store/index/index_layout.py` draws the file.
 
+use std::collections::TryReserveError;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -10,6 +12,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::counters::{Way, count};
 use crate::memory::SharedMemory;
 use crate::record::string_hash;
+use crate::room::{bytes, no_memory, vec_of};
 use crate::rows::Columns;
 
 /// Of a record that was rolled back; it has no key.
@@ -62,7 +65,9 @@ impl Prefixes {
 #[pyfunction]
 pub fn index_keys<'py>(parts: &Bound<'py, PyAny>, with_tags: bool) -> PyResult<Option<(Bound<'py, PyBytes>, bool)>> {
     let Some(all) = Columns::read_all(parts)? else { return Ok(None) };
-    let mut keys: Vec<u8> = Vec::with_capacity(all.iter().map(Columns::row_count).sum::<usize>() * KEY_SIZE);
+    let row_sum = all.iter().map(Columns::row_count).sum::<usize>();
+    let Ok(mut keys) = vec_of::<u8>(row_sum * KEY_SIZE) else { return Ok(None) };
+    let mut has_room = true;
     let mut row_count = 0;
     let mut ends_batch = false;
     for columns in &all {
@@ -83,6 +88,10 @@ pub fn index_keys<'py>(parts: &Bound<'py, PyAny>, with_tags: bool) -> PyResult<O
             }
             let prefix = &prefixes[row.queue_index()];
             let mut add = |hash: u32| {
+                has_room &= keys.try_reserve(KEY_SIZE).is_ok();
+                if !has_room {
+                    return;
+                }
                 keys.extend_from_slice(&hash.to_le_bytes());
                 keys.extend_from_slice(&row.commit_log_offset().to_le_bytes());
                 keys.extend_from_slice(&row.store_timestamp().to_le_bytes());
@@ -99,8 +108,9 @@ pub fn index_keys<'py>(parts: &Bound<'py, PyAny>, with_tags: bool) -> PyResult<O
             }
         }
     }
+    let Some(keys) = bytes(parts.py(), &keys).ok().filter(|_| has_room) else { return Ok(None) };
     count(Way::Index, row_count);
-    Ok(Some((PyBytes::new(parts.py(), &keys), ends_batch)))
+    Ok(Some((keys, ends_batch)))
 }
 
 /// The fields of an index file's header.
@@ -167,11 +177,14 @@ struct NewestEntries {
 }
 
 impl NewestEntries {
-    fn new(key_count: usize) -> NewestEntries {
+    fn new(key_count: usize) -> Result<NewestEntries, TryReserveError> {
         if key_count < FEW_KEYS {
-            return NewestEntries { places: Vec::with_capacity(key_count), is_list: true };
+            return Ok(NewestEntries { places: vec_of(key_count)?, is_list: true });
         }
-        NewestEntries { places: vec![(0, 0); (2 * key_count).next_power_of_two()], is_list: false }
+        let size = (2 * key_count).next_power_of_two();
+        let mut places = vec_of(size)?;
+        places.resize(size, (0, 0));
+        Ok(NewestEntries { places, is_list: false })
     }
 
     /// Set the newest entry of *slot*, and return the one before; 0: there is none.
@@ -237,8 +250,8 @@ pub fn put_index_keys(
     if keys.is_empty() {
         return Ok(());
     }
-    let mut newest = NewestEntries::new(count);
-    let mut entries: Vec<u8> = Vec::with_capacity(count * ENTRY_SIZE);
+    let mut newest = NewestEntries::new(count).map_err(no_memory)?;
+    let mut entries: Vec<u8> = vec_of(count * ENTRY_SIZE).map_err(no_memory)?;
     for (key, number) in keys.iter().zip(begin..) {
         let hash = u32::from_le_bytes(key[..4].try_into().expect("four bytes"));
         let commit_log_offset = i64::from_le_bytes(key[4..12].try_into().expect("eight bytes"));
@@ -285,7 +298,7 @@ mod tests {
     #[test]
     fn the_newest_entry_of_a_slot_replaces_the_one_before() {
         for key_count in [3, 300] {
-            let mut newest = NewestEntries::new(key_count);
+            let mut newest = NewestEntries::new(key_count).unwrap();
             assert_eq!(newest.replace(0, 1), 0);
             assert_eq!(newest.replace(7, 2), 0);
             assert_eq!(newest.replace(0, 3), 1);

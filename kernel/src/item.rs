@@ -43,6 +43,12 @@ pub struct Item<'a> {
 }
 
 impl Item<'_> {
+    /// Bytes of what the row refers to.
+    pub fn texts_size(&self) -> usize {
+        let properties = if self.carries_properties { self.properties_size() } else { 0 };
+        self.uniq_key.map_or(0, <[u8]>::len) + self.keys.len() + properties + self.tags.len()
+    }
+
     /// Bytes of all properties.
     pub fn properties_size(&self) -> usize {
         self.properties.iter().map(|piece| piece.len()).sum()

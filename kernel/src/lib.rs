@@ -24,6 +24,7 @@ mod query;
 mod reads;
 mod record;
 mod ring_words;
+mod room;
 mod rows;
 mod run;
 mod send_header;

@@ -10,6 +10,7 @@ use pyo3::types::PyBytes;
 use crate::counters::{Way, count};
 use crate::index::continued_hash;
 use crate::record::ROW_SIZE;
+use crate::room::bytes;
 use crate::stored::Stored;
 
 /// Of its records, the tags code is the time of their delivery.
@@ -73,13 +74,13 @@ pub fn log_rows<'py>(
     with_properties: bool,
 ) -> PyResult<Option<LogRows<'py>>> {
     let py = data.py();
-    let bytes = data.as_bytes();
+    let log = data.as_bytes();
     let mut numbers: HashMap<(&[u8], i32), i32> = HashMap::new();
     let mut queues: Vec<(&[u8], i32)> = Vec::new();
     let mut last_number = 0;
     let (mut rows, mut texts) = (Vec::new(), Vec::new());
     let (mut at, mut store_timestamp) = (0, 0);
-    while let Some(stored) = Stored::read(&bytes[at..]) {
+    while let Some(stored) = Stored::read(&log[at..]) {
         if stored.commit_log_offset() != commit_log_offset.wrapping_add(at as i64)
             || stored.topic == SCHEDULE_TOPIC
             || (verify && !stored.has_its_crc())
@@ -96,9 +97,12 @@ pub fn log_rows<'py>(
             });
         }
         let texts_begin = texts.len();
-        for text in [found.uniq_key, found.keys, if with_properties { stored.properties } else { b"" }, found.tags] {
-            texts.extend_from_slice(text);
+        let own_texts = [found.uniq_key, found.keys, if with_properties { stored.properties } else { b"" }, found.tags];
+        let size: usize = own_texts.iter().map(|text| text.len()).sum();
+        if rows.try_reserve(ROW_SIZE).is_err() || texts.try_reserve(size).is_err() {
+            return Ok(None);
         }
+        own_texts.iter().for_each(|text| texts.extend_from_slice(text));
         store_timestamp = stored.store_timestamp();
         let tags_code = i64::from(continued_hash(0, found.tags).cast_signed());
         let without_keys = if stored.properties.is_empty() { 0 } else { -1 };
@@ -123,9 +127,10 @@ pub fn log_rows<'py>(
     if at == 0 {
         return Ok(None);
     }
-    count(Way::Scan, rows.len() / ROW_SIZE);
     let queues = queues.iter().map(|(topic, queue_id)| (String::from_utf8_lossy(topic).into_owned(), *queue_id));
-    Ok(Some((queues.collect(), PyBytes::new(py, &rows), PyBytes::new(py, &texts), at, store_timestamp)))
+    let (Ok(found), Ok(texts)) = (bytes(py, &rows), bytes(py, &texts)) else { return Ok(None) };
+    count(Way::Scan, rows.len() / ROW_SIZE);
+    Ok(Some((queues.collect(), found, texts, at, store_timestamp)))
 }
 
 /// Return the number of the first record without its CRC, -1 if all have theirs.

@@ -14,6 +14,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::room::vec_of;
+
 /// Files that are mapped at once. It bounds what the handler of SIGBUS looks through.
 pub const MAPPINGS_MAX: usize = 64;
 /// Files are mapped only on machines with pages of this size.
@@ -60,6 +62,9 @@ impl Mapping {
         if !is_guarded() {
             return None;
         }
+        let window_count = size.div_ceil(WINDOW_SIZE);
+        let mut windows = vec_of(window_count).ok()?;
+        windows.resize(window_count, Cell::default());
         let slot = GUARDED.iter().position(|guarded| guarded.begin.load(Ordering::Relaxed) == 0)?;
         // SAFETY: a new mapping at an address that the system chooses; an error is looked for below.
         let address = unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0) };
@@ -70,7 +75,6 @@ impl Mapping {
         GUARDED[slot].is_broken.store(false, Ordering::Relaxed);
         GUARDED[slot].end.store(address + size, Ordering::Relaxed);
         GUARDED[slot].begin.store(address, Ordering::Release);
-        let windows = vec![Cell::default(); size.div_ceil(WINDOW_SIZE)];
         Some(Mapping { address, size, slot, windows })
     }
 

@@ -22,6 +22,7 @@ use crate::known::{KnownTable, KnownTags, KnownTopic};
 use crate::memory::{SharedMemory, WORD_SIZE};
 use crate::message::PlainMessage;
 use crate::record::{Head, Header, Host, Numbers};
+use crate::room::{bytes, no_memory, vec_of};
 use crate::run::Run;
 use crate::sent::{added_properties, sent_items};
 
@@ -157,12 +158,11 @@ impl KernelPuts {
         if messages.is_empty() || !self.is_plain_writer(py)? {
             return Ok(None);
         }
-        let mut plain = Vec::with_capacity(messages.len());
+        let (Ok(mut plain), Ok(mut items)) = (vec_of(messages.len()), vec_of(messages.len())) else { return Ok(None) };
         for message in messages.iter() {
             let Some(message) = self.plain(&message)? else { return Ok(None) };
             plain.push(message);
         }
-        let mut items = Vec::with_capacity(plain.len());
         for message in &plain {
             let Some(item) = message.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
             items.push(item);
@@ -359,7 +359,7 @@ impl KernelPuts {
         }
         let at = (begin - log.getattr(intern!(py, "begin"))?.extract::<i64>()?) as usize;
         let timestamp = self.next_timestamp(appender)?;
-        let mut queue_ids = Vec::with_capacity(items.len());
+        let mut queue_ids = vec_of(items.len()).map_err(no_memory)?;
         for item in items {
             queue_ids.push(queue_id_of(py, item)?);
         }
@@ -370,14 +370,14 @@ impl KernelPuts {
                 "the record does not fit its segment: record_size={size} position={at}"
             )));
         }
-        let mut run = Run::new(items.len());
-        let mut places = Vec::with_capacity(items.len());
-        let mut results = Vec::with_capacity(if makes_results { items.len() } else { 0 });
+        let mut run = Run::of(items).map_err(no_memory)?;
+        let mut places = vec_of(items.len()).map_err(no_memory)?;
+        let mut results = vec_of(if makes_results { items.len() } else { 0 }).map_err(no_memory)?;
         let store_host = PyBytes::new(py, self.head.store_host.stored());
         let time = PyInt::new(py, timestamp);
         // Until the end no record of the run has its size: if the process is killed meanwhile, nothing behind the log's
         // end looks like a record, and the next opening finds no damage.
-        let mut size_words = Vec::with_capacity(items.len());
+        let mut size_words = vec_of(items.len()).map_err(no_memory)?;
         let mut record_at = at;
         let mut offset = before.clone();
         for (item, queue_id) in items.iter().zip(queue_ids) {
@@ -441,8 +441,8 @@ impl KernelPuts {
             &time,
             &ordinal,
             run.names(py)?,
-            PyBytes::new(py, &run.rows),
-            PyBytes::new(py, &run.texts),
+            bytes(py, &run.rows)?,
+            bytes(py, &run.texts)?,
         ))?;
         run.move_offsets(py)?;
         // From here on nothing can fail: attributes that exist get other values.

@@ -5,11 +5,12 @@
 use std::ops::RangeInclusive;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyString;
 
 use crate::index::{ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, key_hash};
 use crate::log_rows::RowProperties;
 use crate::reads::{Bounds, HEAD_SIZE, IPV6_HOSTS, OpenSegment, Place, RUN_SIZE_MAX, ReadRecord};
+use crate::room::bytes;
 use crate::store_files::StoreFiles;
 use crate::stored::{Stored, field};
 
@@ -219,11 +220,9 @@ impl<'py> Query<'_, 'py> {
         let Some(size) = read else { return Ok(None) };
         let data = &scratch[..size];
         let py = self.files.descriptors.py();
-        Ok(self.is_wanted(data, offset).map(|(place, body_end)| ReadRecord {
-            place,
-            data: PyBytes::new(py, data).unbind(),
-            body_end,
-        }))
+        let Some((place, body_end)) = self.is_wanted(data, offset) else { return Ok(None) };
+        let Ok(data) = bytes(py, data) else { return Ok(None) };
+        Ok(Some(ReadRecord { place, data: data.unbind(), body_end }))
     }
 
     /// Return place and end of the body if *data* is the record at *offset*, and has topic and key.

@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
 
 use crate::counters::{Way, count as tally};
 use crate::fetched::FetchedRecords;
+use crate::room::{bytes, vec_of};
 use crate::store_files::{StoreFiles, grow};
 use crate::stored::field;
 
@@ -168,7 +169,9 @@ pub fn read_units<'py>(
     let py = units.path.py();
     let count = units.count;
     let Some(size) = count.checked_mul(UNIT_SIZE).filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
-    grow(scratch, size);
+    if !grow(scratch, size) {
+        return Ok(None);
+    }
     // Zeros for a unit that was cut short are no unit, or lack its tags alone, which the record has, too.
     if !files.read(units.path, &mut scratch[..size], units.at)? {
         return Ok(None);
@@ -176,7 +179,7 @@ pub fn read_units<'py>(
     let Some((places, end)) = selection.places(&scratch[..size], units.queue_offset, bounds.log_min) else {
         return Ok(None);
     };
-    let mut records = Vec::with_capacity(places.len());
+    let Ok(mut records) = vec_of(places.len()) else { return Ok(None) };
     let mut left = &places[..];
     while let Some(first) = left.first() {
         let (in_run, size) = run_of(left);
@@ -186,7 +189,9 @@ pub fn read_units<'py>(
         }
         let begin = first.commit_log_offset;
         let Some((log_path, segment_begin)) = segment_at(begin)? else { return Ok(None) };
-        grow(scratch, size);
+        if !grow(scratch, size) {
+            return Ok(None);
+        }
         let data = &mut scratch[..size];
         if !files.read_records(&log_path, data, begin - segment_begin)? {
             return Ok(None);
@@ -198,7 +203,8 @@ pub fn read_units<'py>(
             let own;
             (own, data) = data.split_at(place.record_size as usize);
             let Some(body_end) = place.body_end(own, wanted, begin < bounds.own_from) else { return Ok(None) };
-            records.push(ReadRecord { place: *place, data: PyBytes::new(py, own).unbind(), body_end });
+            let Ok(data) = bytes(py, own) else { return Ok(None) };
+            records.push(ReadRecord { place: *place, data: data.unbind(), body_end });
         }
     }
     Ok(Some(ReadRecords { records, end }))
@@ -208,9 +214,9 @@ impl Selection {
     /// Return the places of the selected units, and the queue offset behind the last unit that was looked at.
     ///
     /// None: none of them is selected, or one is not plain: it has no message, its record lies before *log_min*, or
-    /// its tags code is a time or the address of an ext unit.
+    /// its tags code is a time or the address of an ext unit. Or there is no memory.
     fn places(&self, units: &[u8], queue_offset: i64, log_min: i64) -> Option<(Vec<Place>, i64)> {
-        let mut places: Vec<Place> = Vec::with_capacity(self.count_max.min(units.len() / UNIT_SIZE));
+        let mut places: Vec<Place> = vec_of(self.count_max.min(units.len() / UNIT_SIZE)).ok()?;
         let mut size = 0;
         let mut end = queue_offset;
         for (unit, queue_offset) in units.as_chunks::<UNIT_SIZE>().0.iter().zip(queue_offset..) {
@@ -383,7 +389,7 @@ impl<'py> Makers<'_, 'py> {
         made.setattr(intern!(py, "_data"), &found.data)?;
         made.setattr(intern!(py, "_decode"), self.decode)?;
         if found.body_end <= self.early_body_end_max {
-            let body = PyBytes::new(py, &found.data.bind(py).as_bytes()[HEAD_SIZE..found.body_end]);
+            let body = bytes(py, &found.data.bind(py).as_bytes()[HEAD_SIZE..found.body_end])?;
             made.setattr(intern!(py, "body"), body)?;
         }
         made.setattr(intern!(py, "__class__"), self.record)?;

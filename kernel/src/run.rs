@@ -1,5 +1,6 @@
 //! Run: the data that is gathered while the records of one put are written, and what the put changes with it.
 
+use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use pyo3::intern;
@@ -9,6 +10,7 @@ use pyo3::types::{PyList, PyTuple};
 use crate::item::Item;
 use crate::known::KnownTopic;
 use crate::record::{Numbers, ROW_SIZE, TextSizes, row};
+use crate::room::vec_of;
 
 /// A queue that a run touches.
 pub struct RunQueue {
@@ -31,8 +33,10 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(count: usize) -> Run {
-        Run { queues: Vec::with_capacity(1), latest: 0, rows: Vec::with_capacity(count * ROW_SIZE), texts: Vec::new() }
+    /// Return a run with room for what `add_row` gathers of *items*.
+    pub fn of(items: &[Item<'_>]) -> Result<Run, TryReserveError> {
+        let (rows, texts) = (items.len() * ROW_SIZE, items.iter().map(Item::texts_size).sum());
+        Ok(Run { queues: vec_of(1)?, latest: 0, rows: vec_of(rows)?, texts: vec_of(texts)? })
     }
 
     /// Return the number of a queue within the run.

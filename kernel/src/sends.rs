@@ -23,6 +23,7 @@ use crate::known::KnownTopic;
 use crate::memory::with_bytes;
 use crate::puts::{Appended, KernelPuts, Place};
 use crate::record::{Head, Host};
+use crate::room::vec_of;
 use crate::send_header::SendRequest;
 use crate::sent::{Sent, added_properties, plain_properties, sent_items};
 
@@ -117,18 +118,24 @@ impl KernelSends {
         let Some(born_host) = Host::new(born_host) else { return Ok(None) };
         let store_host = self.puts.get().store_host();
         let buffer = PyBuffer::<u8>::get(data)?;
-        let (mut requests, mut frames) = (Vec::new(), Vec::new());
-        with_bytes(py, &buffer, |data| {
+        let mut requests = Vec::new();
+        let frames = with_bytes(py, &buffer, |data| {
             let mut at = 0;
             while let Some(sent) = SendRequest::read(&data[at..]) {
                 let size = sent.size;
                 let Some(request) = self.request(&sent, at, born_host, store_host) else { break };
+                if requests.try_reserve(1).is_err() {
+                    break;
+                }
                 requests.push(request);
                 at += size;
             }
+            let mut frames = vec_of(at).ok()?;
             frames.extend_from_slice(&data[..at]);
+            Some(frames)
         });
-        let mut taken: Vec<(Request, Arc<KnownTopic>)> = Vec::with_capacity(requests.len());
+        let Some(frames) = frames else { return Ok(None) };
+        let Ok(mut taken) = vec_of::<(Request, Arc<KnownTopic>)>(requests.len()) else { return Ok(None) };
         if !requests.is_empty() {
             let table = self.topic_manager.bind(py).getattr(intern!(py, "table"))?.cast_into::<PyDict>()?;
             for request in requests {
@@ -177,7 +184,13 @@ impl KernelSends {
                         .map(|item| vec![item])
                 };
                 match found {
-                    Some(found) if !found.is_empty() && puts.takes_together(py, &found) => items.extend(found),
+                    Some(found)
+                        if !found.is_empty()
+                            && puts.takes_together(py, &found)
+                            && items.try_reserve(found.len()).is_ok() =>
+                    {
+                        items.extend(found);
+                    }
                     _ => return Ok(None),
                 }
                 counts.push(items.len() - before);

@@ -155,6 +155,7 @@ pub fn sent_items<'a>(
         rest = &rest[sent.size..];
         let named = plain_properties(sent.properties)?.overridden_by(of_batch);
         let message = Sent { topic, queue_id, head, flag: sent.flag, body: sent.body, properties: sent.properties };
+        items.try_reserve(1).ok()?;
         items.push(message.item(&named, added, carries_properties)?);
     }
     Some(items)

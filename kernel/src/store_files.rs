@@ -46,11 +46,15 @@ impl MappedFiles {
     }
 }
 
-/// Have *scratch* at least as large as *size*.
-pub fn grow(scratch: &mut Vec<u8>, size: usize) {
-    if scratch.len() < size {
+/// Have *scratch* at least as large as *size*; false: there is no memory.
+pub fn grow(scratch: &mut Vec<u8>, size: usize) -> bool {
+    if let Some(more) = size.checked_sub(scratch.len()) {
+        if scratch.try_reserve(more).is_err() {
+            return false;
+        }
         scratch.resize(size, 0);
     }
+    true
 }
 
 /// The open files of a store.
@@ -104,16 +108,17 @@ impl<'py> StoreFiles<'_, 'py> {
         let is_mapped = self.read_mapped(path, &mut word, at)?;
         let mut count = 0;
         if !is_mapped {
-            grow(scratch, FIRST_READ_SIZE);
             let Some(descriptor) = self.descriptor(path)? else { return Ok(None) };
+            if !grow(scratch, FIRST_READ_SIZE) {
+                return Ok(None);
+            }
             count = read_some_cached(descriptor, &mut scratch[..FIRST_READ_SIZE], at).unwrap_or(0);
             word = field(&scratch[..count], 0).unwrap_or_default();
         }
         let size = usize::try_from(i32::from_be_bytes(word)).ok().filter(|size| (1..=size_max).contains(size));
         let Some(size) = size else { return Ok(None) };
         if size > count {
-            grow(scratch, size);
-            if !self.read_records(path, &mut scratch[..size], at)? {
+            if !grow(scratch, size) || !self.read_records(path, &mut scratch[..size], at)? {
                 return Ok(None);
             }
         }
@@ -166,5 +171,19 @@ impl<'py> StoreFiles<'_, 'py> {
         let Ok(files) = mapped.files.lock() else { return Ok(false) };
         let mapping = files.get(&(path.as_ptr() as usize)).and_then(|file| file.mapping.as_ref());
         Ok(mapping.is_none_or(|mapping| mapping.has_its_size(descriptor)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_leaves_all_as_it_was() {
+        let mut scratch = vec![7; 3];
+        assert!(!grow(&mut scratch, 1 << 62));
+        assert_eq!(scratch, [7; 3]);
+        assert!(grow(&mut scratch, 5) && grow(&mut scratch, 2));
+        assert_eq!(scratch, [7, 7, 7, 0, 0]);
     }
 }

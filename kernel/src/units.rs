@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::counters::{Way, count};
+use crate::room::bytes;
 use crate::rows::{Columns, Row};
 
 const UNIT_SIZE: usize = 20;
@@ -22,7 +23,11 @@ struct QueueRun<'py> {
 }
 
 impl QueueRun<'_> {
-    fn add(&mut self, row: &Row<'_>) {
+    /// Add the unit of a record; false: there is no memory.
+    fn add(&mut self, row: &Row<'_>) -> bool {
+        if self.data.try_reserve(UNIT_SIZE).is_err() {
+            return false;
+        }
         let place = (row.commit_log_offset(), row.record_size(), row.queue_offset());
         if self.data.is_empty() {
             self.first = place;
@@ -33,6 +38,7 @@ impl QueueRun<'_> {
         self.data.extend_from_slice(&place.0.to_be_bytes());
         self.data.extend_from_slice(&place.1.to_be_bytes());
         self.data.extend_from_slice(&row.tags_code().to_be_bytes());
+        true
     }
 }
 
@@ -65,8 +71,10 @@ pub fn queue_units<'py>(parts: &Bound<'py, PyAny>) -> PyResult<Option<(Vec<Units
             let data = Vec::new();
             runs.push(QueueRun { name: queue, data, first: (0, 0, 0), last: (0, 0, 0), is_consecutive: true });
         }
-        if let [number] = own[..] {
-            runs[number].data.reserve(columns.row_count() * UNIT_SIZE);
+        if let [number] = own[..]
+            && runs[number].data.try_reserve(columns.row_count() * UNIT_SIZE).is_err()
+        {
+            return Ok(None);
         }
         for row in columns.rows() {
             if row.is_multi_dispatch() {
@@ -76,7 +84,9 @@ pub fn queue_units<'py>(parts: &Bound<'py, PyAny>) -> PyResult<Option<(Vec<Units
                 left_alone += usize::from(row.sys_flag() & INNER_BATCH != 0);
                 continue;
             }
-            runs[own[row.queue_index()]].add(&row);
+            if !runs[own[row.queue_index()]].add(&row) {
+                return Ok(None);
+            }
         }
         numbers.push(own);
     }
@@ -85,7 +95,7 @@ pub fn queue_units<'py>(parts: &Bound<'py, PyAny>) -> PyResult<Option<(Vec<Units
         let (offset, size, queue_offset) = run.first;
         let Some(end) = run.last.0.checked_add(i64::from(run.last.1)) else { return Ok(None) };
         let queue_offsets = if run.is_consecutive { None } else { Some(queue_offsets(&all, &numbers, number)) };
-        let data = PyBytes::new(py, &run.data);
+        let Ok(data) = bytes(py, &run.data) else { return Ok(None) };
         let name = run.name.clone();
         units.push((name, data, offset, size, queue_offset, run.last.0, end, run.is_consecutive, queue_offsets));
     }
