@@ -29,9 +29,12 @@ from reput_hooks import Record
 
 __all__ = ["QueueFetcher"]
 
-# Messages read at once, and bytes of their records if the next ones are as large as the last.
-BATCH = 128
+# Messages read at once, and bytes of their records if the next ones are as large as the last. A read costs something
+# beside its records: with the kernel, a quarter of all that a consumer costs if only 128 messages share it.
+BATCH = 512
 BATCH_SIZE = 1 << 20
+# So many messages are read from memory in the calling thread or event loop.
+BATCH_IN_MEMORY = 128
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class QueueFetcher:
             return False
         if reader.next_queue_offset is None:
             return True
-        return reader.next_queue_offset(queue.topic, queue.queue_id) - queue.position <= BATCH
+        return reader.next_queue_offset(queue.topic, queue.queue_id) - queue.position <= BATCH_IN_MEMORY
 
     def fetch(self, queue: SharedQueue, subscription: Subscription) -> bool:
         """Read on in a queue until there is a message to give; return False at its end, or if the queue is gone.
