@@ -41,7 +41,7 @@ from reput.broker.requests.send_back import SendBackProcessor
 from reput.broker.requests.send_message import SendMessageProcessor
 from reput.broker.requests.sync_replicas import SyncReplicas
 from reput.broker.state.broker_statistics import BrokerStatistics
-from reput.broker.state.broker_topics import BrokerTopics
+from reput.broker.state.broker_topics import BrokerTopics, routed
 from reput.broker.state.connected_clients import ConnectedClients, ConsumerGroupChannels
 from reput.broker.state.expressions import Expressions
 from reput.broker.state.quotas import parse_quotas
@@ -233,7 +233,9 @@ class Broker:
             **AdminTopicsProcessor(engine, self.topics).processors(),
             **AdminQueuesProcessor(engine, self.statistics).processors(),
             **AdminClientsProcessor(engine, self.clients, self.access).processors(),
-            **AdminConfigurationProcessor(engine, self.topics, self.sends, self.client_manage).processors(),
+            **AdminConfigurationProcessor(
+                engine, self.topics, self.sends, self.client_manage, self.registration, self.permission_changed
+            ).processors(),
             **AdminMaintenanceProcessor(engine).processors(),
             **AdminReplicationProcessor(engine, self.ha_server, self.address, self.ha_address).processors(),
             **AdminRuntimeProcessor(
@@ -322,7 +324,7 @@ class Broker:
                 settings.broker_id,
                 self.address,
                 ha_address=self.ha_address or "",
-                topics={name: registered_topic(config) for name, config in list(manager.entries.items())},
+                topics={name: self.registered(config) for name, config in list(manager.entries.items())},
                 data_version=RegisteredVersion(version.counter, 0, version.timestamp),
             )
         )
@@ -337,7 +339,20 @@ class Broker:
         if config is None:
             self.routes.remove_topic(topic, self.settings.broker_name)
         else:
-            self.routes.set_topic(self.settings.broker_name, registered_topic(config))
+            self.routes.set_topic(self.settings.broker_name, self.registered(config))
+        self.registration.topic_changed()
+
+    def registered(self, config: TopicConfig) -> RegisteredTopic:
+        """Return a topic in the form in which it is registered."""
+        config = routed(config, self.engine.settings)
+        return RegisteredTopic(
+            config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
+        )
+
+    def permission_changed(self) -> None:
+        """Register all topics again, because the broker's permission is part of theirs."""
+        self.engine.services.managers.topics.touch()
+        self.register()
         self.registration.topic_changed()
 
     # The end.
@@ -382,13 +397,6 @@ def check_names(settings: Settings) -> None:
             raise ConfigError(
                 f"a broker's name has 1 to 255 letters, digits and %|_.-: {name}={value[:300]!r}", "Set another name."
             )
-
-
-def registered_topic(config: TopicConfig) -> RegisteredTopic:
-    """Return a topic in the form in which it is registered."""
-    return RegisteredTopic(
-        config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
-    )
 
 
 def answer_locally(process: Process, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from isal.isal_zlib import crc32
 
+from reput.broker.state.broker_topics import routed
 from reput.errors import ReputError
 from reput.remoting.remoting_client import RemotingClient
 from reput.remoting.remoting_command import RemotingCommand
@@ -40,7 +41,11 @@ logger = logging.getLogger(__name__)
 
 
 class NameServerRegistration:
-    """Used in the thread of the broker's loop only."""
+    """Used in the thread of the broker's loop only.
+
+    Attributes:
+        settings: replaced when the broker's permission changes.
+    """
 
     def __init__(
         self,
@@ -78,7 +83,7 @@ class NameServerRegistration:
         self.task = asyncio.get_running_loop().create_task(self.keep_registering())
 
     def topic_changed(self) -> None:
-        """Register again soon: topics have changed."""
+        """Register again soon: topics, or the broker's permission, have changed."""
         self.changed.set()
 
     async def keep_registering(self) -> None:
@@ -116,7 +121,7 @@ class NameServerRegistration:
         manager = self.topics
         with manager.lock:
             version = written(manager.data_version)
-            table = {name: written(config) for name, config in manager.entries.items()}
+            table = {name: written(routed(config, self.settings)) for name, config in manager.entries.items()}
         wrapper = {"dataVersion": version, "topicConfigTable": table}
         return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 

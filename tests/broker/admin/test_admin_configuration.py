@@ -82,17 +82,38 @@ def test_a_broker_that_began_without_creation_gets_the_template(tmp_path):
         assert client.send_message("T").code == SUCCESS
 
 
+def routed_perms(client):
+    """Return the permissions of the topic T and of the template in their routes."""
+    routes = [client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}) for topic in ("T", "TBW102")]
+    return [json.loads(route.body_bytes)["queueDatas"][0]["perm"] for route in routes]
+
+
 def test_a_broker_can_be_closed_for_writing(broker, client):
-    """By its permission."""
+    """By its permission: producers see it in the routes, and what they send until then is stored, one-way or not."""
     assert client.send_message("T").code == SUCCESS
+    assert routed_perms(client) == [6, 7]
     client.heartbeat("c", g={"T": "*"})
     assert update(client, "brokerPermission=4\n").code == SUCCESS
-    assert client.send_message("T").code == ResponseCode.NO_PERMISSION
+    assert routed_perms(client) == [4, 4]
+    assert client.send_message("T").code == SUCCESS
     broker.wait_until_readable()
     assert client.pull("g", "T").code == SUCCESS
     assert update(client, "brokerPermission=2\n").code == SUCCESS
     assert client.pull("g", "T").code == ResponseCode.NO_PERMISSION
     assert client.send_message("T").code == SUCCESS
+    assert routed_perms(client) == [2, 2]
+    assert update(client, "brokerPermission=6\n").code == SUCCESS
+    assert routed_perms(client) == [6, 7]
+
+
+def test_a_broker_that_is_closed_for_writing_refuses_messages_of_ordered_topics(client):
+    """Their producers do not choose another broker's queues by themselves."""
+    fields = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "order": "true"}
+    header = {"topic": "O", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", **fields}
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header).code == SUCCESS
+    assert client.send_message("O").code == SUCCESS
+    assert update(client, "brokerPermission=4\n").code == SUCCESS
+    assert client.send_message("O").code == ResponseCode.NO_PERMISSION
 
 
 def test_groups_are_created_or_not_as_the_setting_says_now(broker, client):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -52,16 +52,20 @@ class AdminConfigurationProcessor:
         topics: BrokerTopics,
         sends: SendMessageProcessor,
         client_manage: ClientManageProcessor,
+        registration: SettingsHolder,
+        permission_changed: Callable[[], None],
     ) -> None:
+        """*permission_changed* is called after the broker's permission has changed, of which *registration* tells."""
         services = engine.services
         self.engine = engine
         self.topics = topics
+        self.permission_changed = permission_changed
         self.version = DataVersion(timestamp=time.time_ns() // 1_000_000)
         # The settings that can change, and the parts that read them.
         self.holders: dict[str, tuple[SettingsHolder, ...]] = {
             "auto_create_topic_enable": (topics,),
             "auto_create_subscription_group": (services.groups,),
-            "broker_permission": (sends, services.group_reader),
+            "broker_permission": (sends, services.group_reader, registration),
             "clean_file_forcibly_enable": (engine.writer.retention,),
             "default_query_max_num": (),
             "delete_when": (engine.writer.retention,),
@@ -121,6 +125,8 @@ class AdminConfigurationProcessor:
         if changes.get("auto_create_topic_enable"):
             # A broker that started without this setting has no template topic yet.
             self.topics.add(self.topics.boot_topics())
+        if "broker_permission" in changes:
+            self.permission_changed()
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def assignments(self, body: bytes) -> list[tuple[str, str]]:

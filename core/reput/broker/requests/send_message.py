@@ -156,10 +156,12 @@ class SendMessageProcessor:
         """
         topic = header.topic
         config = self.topics.topics.manager.table.get(topic)
-        if not self.settings.broker_permission & PERM_WRITE:
+        if config is not None and config.order and not self.settings.broker_permission & PERM_WRITE:
+            # Messages of other topics are stored: their producers leave once the route shows the broker's permission.
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker takes no messages: broker_permission={self.settings.broker_permission}",
+                f"the broker takes no messages of ordered topics: topic={topic} "
+                f"broker_permission={self.settings.broker_permission}",
             )
         if config is None:
             try:

@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+import msgspec
+
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX, Topics
 from reput.errors import RequestRefused, StoreError
 from reput.remoting.response_code import ResponseCode
@@ -22,7 +24,7 @@ from reput.store.config.topic_config_manager import (
     TopicConfig,
 )
 
-__all__ = ["DEFAULT_TOPIC", "UNIT_SUB_FLAG", "BrokerTopics"]
+__all__ = ["DEFAULT_TOPIC", "UNIT_SUB_FLAG", "BrokerTopics", "routed"]
 
 DEFAULT_TOPIC = "TBW102"
 # Maximum number of topics that clients create by naming them. Administrators may create more.
@@ -167,3 +169,16 @@ class BrokerTopics:
             self.topics.keep_new()
         except StoreError as error:
             logger.warning("new topics are not on disk yet: error=%s", error)
+
+
+def routed(config: TopicConfig, settings: Settings) -> TopicConfig:
+    """Return a topic as name servers are told of it: a broker that is closed for writing closes all its topics there.
+
+    Producers then use other brokers, and lose no one-way message.
+
+    Source: RocketMQ broker, BrokerController.registerBrokerAll.
+    """
+    permission = settings.broker_permission
+    if permission & READ_WRITE == READ_WRITE:
+        return config
+    return msgspec.structs.replace(config, perm=config.perm & permission)

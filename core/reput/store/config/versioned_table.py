@@ -64,6 +64,11 @@ class VersionedTable(ConfigManager, Generic[Entry]):
             self.formatted.pop(name, None)
             self.data_version = self.data_version.next(self.clock.now_ms())
 
+    def touch(self) -> None:
+        """Give the table a new version, so that all who know the former one ask for the table again."""
+        with self.lock:
+            self.data_version = self.data_version.next(self.clock.now_ms())
+
     def read_fields(self, fields: dict[str, Any]) -> None:
         unknown = dict(fields)
         version = msgspec.convert(unknown.pop("dataVersion", None) or {}, dict[str, Any])
