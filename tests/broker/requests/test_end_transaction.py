@@ -92,3 +92,51 @@ def test_the_broker_asks_a_producer_of_the_group_until_it_knows(broker, client):
             # Meanwhile the broker has put the half message again, and asked again.
             question = producer.request(Code.CHECK_TRANSACTION_STATE)
     wait_until(lambda: len(stored(broker, "T", 2)) == 1)
+
+
+def test_the_broker_asks_the_producers_of_a_group_in_turn(broker, client):
+    """One that hangs does not get every question, until the broker gives the transaction up."""
+    with broker.client() as first, broker.client() as second:
+        first.heartbeat("first", producers=("pg",))
+        second.heartbeat("second", producers=("pg",))
+        assert send_half(client, b"x").code == ResponseCode.SUCCESS
+        for producer in (first, second, first, second):
+            producer.request(Code.CHECK_TRANSACTION_STATE)
+
+
+def test_a_transaction_with_a_delay_is_refused(broker, client):
+    """Its message must not be delivered before the commit, and RocketMQ's own clients leave the delay out."""
+    answer = client.send_message("T", b"x", HALF | {"DELAY": "1"})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "cannot be delayed" in answer.remark
+
+
+def send_halves(client, *uniq_keys):
+    """Begin transactions with these unique keys."""
+    for uniq_key in uniq_keys:
+        born = {"bornTimestamp": str(time.time_ns() // 1_000_000)}
+        answer = client.send_message("T", b"x", HALF | {"UNIQ_KEY": uniq_key}, fields=born)
+        assert answer.code == ResponseCode.SUCCESS
+
+
+def test_a_half_message_makes_no_earlier_transaction_be_asked_about_sooner(tmp_path):
+    """A busy producer would otherwise use up the questions about one whose state it does not know yet."""
+    with (
+        served(tmp_path / "store", transaction_time_out=50, transaction_check_interval=60_000) as broker,
+        broker.client() as client,
+    ):
+        client.heartbeat("client", producers=("pg",))
+        for uniq_key in ("0A" * 16, "0B" * 16, "0C" * 16):
+            send_halves(client, uniq_key)
+            assert client.request(Code.CHECK_TRANSACTION_STATE).ext_fields["msgId"] == uniq_key
+
+
+def test_a_half_message_costs_the_same_however_many_transactions_are_open(tmp_path):
+    """Those that wait are not scheduled anew with each that comes."""
+    with served(tmp_path / "store", transaction_time_out=600_000) as broker, broker.client() as client:
+        client.heartbeat("client", producers=("pg",))
+        count = 50
+        send_halves(client, *(f"{number:032X}" for number in range(count)))
+        transactions = broker.engine.transactional_messages.open_transactions
+        assert len(transactions.pending) == count
+        assert len(transactions.schedule) <= 2 * count

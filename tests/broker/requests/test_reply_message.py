@@ -40,3 +40,13 @@ def test_a_reply_to_a_client_that_is_gone_is_stored_and_answered_with_an_error(b
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "gone" in (answer.remark or "")
     assert [record.body for record in stored(broker, REPLY_TOPIC)] == [b"reply"]
+
+
+def test_a_reply_goes_over_the_connection_of_the_last_heartbeat(broker, client):
+    """The former one may be dead without the broker knowing, and would not answer."""
+    with broker.client() as former, broker.client() as present:
+        for connection in (former, present):
+            connection.heartbeat("asking", producers=("pg",))
+        opaque = begin_reply(client)
+        present.respond(present.request(Code.PUSH_REPLY_MESSAGE_TO_CLIENT))
+        assert client.answer_to(opaque).code == ResponseCode.SUCCESS

@@ -79,8 +79,9 @@ class EndTransactionProcessor:
             self.loop.run_in_executor(None, self.ask_about, group)
 
     def half_stored(self, group: str) -> None:
-        """Ask a producer group that has stored its first half message. Runs in threads."""
-        self.ask_about(group)
+        """Ask a producer group from now on that has stored its first half message. Runs in threads."""
+        if group not in self.engine.transactional_messages.checks.checkers:
+            self.ask_about(group)
 
     def ask_about(self, group: str) -> None:
         """Let the service of transactions ask a producer group."""
@@ -96,7 +97,7 @@ class EndTransactionProcessor:
     def send_question(self, half: Record) -> None:
         """Send CHECK_TRANSACTION_STATE."""
         group = half.properties.get("PGROUP", "")
-        channel = self.clients.any_producer(group)
+        channel = self.clients.next_producer(group)
         if channel is None:
             logger.info("no producer of the group is connected, so the broker asks later: group=%r", group)
             return

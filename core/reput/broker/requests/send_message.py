@@ -142,7 +142,8 @@ class SendMessageProcessor:
         message = self.message(connection, header, queue_id, body, properties)
         if header.topic.startswith(RETRY_PREFIX):
             message = self.dead_letter(request, header, message)
-        if properties.get("TRAN_MSG", "").lower() == "true" and not message.delay_level:
+        is_delayed_retry = message.reconsume_times > 0 and message.delay_level > 0
+        if properties.get("TRAN_MSG", "").lower() == "true" and not is_delayed_retry:
             return self.send_half(request, connection, header, message)
         answer = partial(self.answer, request, connection, queue_id, properties["UNIQ_KEY"])
         self.puts.put(message, answer, waits=properties.get("WAIT") != "false")

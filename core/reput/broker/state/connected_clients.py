@@ -256,18 +256,25 @@ class ConnectedClients:
             yield from found.channels.values()
 
     def channel_of_producer(self, client_id: str) -> ClientChannel | None:
-        """Return a connection of a client that is in a producer group; None: there is none."""
-        for channels in self.producers.values():
-            for channel in channels.values():
-                if channel.client_id == client_id:
-                    return channel
-        return None
+        """Return the connection of a producer group's client that has sent its last heartbeat; None: there is none."""
+        found = [
+            channel
+            for channels in self.producers.values()
+            for channel in channels.values()
+            if channel.client_id == client_id
+        ]
+        # A former connection of the client may be dead without anybody having noticed.
+        return max(found, key=lambda channel: channel.heartbeat_at, default=None)
 
-    def any_producer(self, group: str) -> ClientChannel | None:
-        """Return a connection of a producer group; None: it has none."""
-        return next(
-            (channel for channel in self.producers.get(group, {}).values() if not channel.connection.closed), None
-        )
+    def next_producer(self, group: str) -> ClientChannel | None:
+        """Return a connection of a producer group, each in turn; None: it has none."""
+        channels = self.producers.get(group, {})
+        for connection, channel in channels.items():
+            if not connection.closed:
+                # A producer that hangs must not get every question.
+                channels[connection] = channels.pop(connection)
+                return channel
+        return None
 
 
 def connection_counts(clients: ConnectedClients) -> list[ConnectionCount]:

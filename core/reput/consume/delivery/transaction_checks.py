@@ -63,7 +63,9 @@ class TransactionChecks(ServiceThread):
                 now = self.writer.log_clock.now_ms()
                 for transaction in transactions.pending.values():
                     if transaction.producer_group == producer_group and transaction.due > now:
-                        transactions.ask_at(transaction, transactions.first_question(transaction))
+                        due = transactions.first_question(transaction)
+                        if due != transaction.due:
+                            transactions.ask_at(transaction, due)
             self.changed.notify_all()
 
     def run(self) -> None:
