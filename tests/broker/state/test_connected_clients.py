@@ -89,6 +89,19 @@ def test_a_client_that_unregisters_leaves_the_group(broker, client):
         assert members(other, "orders") == ["one"]
 
 
+def test_a_client_that_unregisters_leaves_others_of_its_id_alone(broker, client):
+    """Two programs may have one id, such as containers that share an address."""
+    client.heartbeat("one", producers=("pg",), orders={"T": "*"})
+    with broker.client() as other:
+        other.heartbeat("one", producers=("pg",), orders={"T": "*"})
+        fields = {"clientID": "one", "consumerGroup": "orders", "producerGroup": "pg"}
+        assert other.ask(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
+        clients = broker.broker.clients
+        groups = broker.call(lambda: (clients.consumers["orders"].channels, clients.producers["pg"]))
+        assert [len(channels) for channels in groups] == [1, 1]
+        assert members(other, "orders") == ["one"]
+
+
 def test_two_connections_of_one_client_are_one_member(broker, client):
     """The member leaves with its last connection."""
     client.heartbeat("one", orders={"T": "*"})
@@ -127,6 +140,9 @@ def test_a_broadcasting_group_is_told_nothing(client):
     body["consumerDataSet"][0]["messageModel"] = "BROADCASTING"
     client.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
     assert client.others == []
+    # It has a retry topic: mqadmin asks for its route to find the brokers of any group.
+    answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "%RETRY%orders"})
+    assert answer.code == ResponseCode.SUCCESS
 
 
 def test_go_leaves_out_what_it_does_not_know(client):

@@ -80,7 +80,8 @@ class ClientManageProcessor:
         if config is None:
             logger.warning("clients may not create groups: group=%r client_id=%r", group, channel.client_id)
             return
-        if config.retry_queue_nums > 0 and data.message_model != "BROADCASTING":
+        if config.retry_queue_nums > 0:
+            # Also for a broadcasting group, which retries nothing: by this route mqadmin finds the brokers of a group.
             self.topics.retry_topic(group, config.retry_queue_nums, is_unit=data.unit_mode)
         subscriptions = []
         size = 0
@@ -116,9 +117,9 @@ class ClientManageProcessor:
 
     def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer UNREGISTER_CLIENT."""
-        del connection
         fields = request.ext_fields
-        self.clients.unregister(text(fields, "clientID"), fields.get("producerGroup"), fields.get("consumerGroup"))
+        text(fields, "clientID")
+        self.clients.unregister(connection, fields.get("producerGroup"), fields.get("consumerGroup"))
         return RemotingCommand(SUCCESS)
 
     def consumer_list(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -181,18 +181,12 @@ class ConnectedClients:
             self.on_changed(group, found)
         return changed
 
-    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
-        """Remove a client from one producer group and one consumer group."""
+    def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
+        """Remove a connection from one producer group and one consumer group. Other connections of its client stay."""
         if producer_group:
-            channels = self.producers.get(producer_group, {})
-            self.remove_producer(
-                producer_group, [c for c, channel in channels.items() if channel.client_id == client_id]
-            )
-        if consumer_group and consumer_group in self.consumers:
-            channels = self.consumers[consumer_group].channels
-            self.remove_consumer(
-                consumer_group, [c for c, channel in channels.items() if channel.client_id == client_id]
-            )
+            self.remove_producer(producer_group, [connection])
+        if consumer_group:
+            self.remove_consumer(consumer_group, [connection])
 
     def connection_lost(self, connection: Connection) -> None:
         """Remove a connection from all groups."""
