@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 
+import msgspec
 import pytest
 
+from reput.broker import keeper
 from reput.broker.broker_process import give
-from reput.broker.keeper import Keeper, StartedBroker
-from reput.broker.serve_options import ServeOptions
+from reput.broker.keeper import HANDLED, Keeper, StartedBroker
+from reput.broker.serve_options import Ready, ServeOptions
 from reput.errors import BrokerError
 
 OPTIONS = ServeOptions(
@@ -28,3 +31,35 @@ def test_a_broker_that_dies_is_noticed_whether_it_has_read_its_options_or_not(re
     error = Keeper(OPTIONS, StartedBroker(os.getpid(), ours.detach())).wait_until_ready()
     assert isinstance(error, BrokerError)
     assert "ended before it was ready" in str(error)
+
+
+@pytest.fixture
+def handlers():
+    """The keeper handles signals; afterwards the tests' own handlers do again."""
+    former = [(number, signal.getsignal(number)) for number in HANDLED]
+    yield
+    for number, handler in former:
+        signal.signal(number, handler)
+
+
+def process_that(script: str, said: bytes = b"") -> StartedBroker:
+    """Return a process in the place of a broker's, which runs a shell's *script* after it has *said* something."""
+    ours, theirs = socket.socketpair()
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", script], os.environ)
+    theirs.sendall(said)
+    theirs.close()
+    return StartedBroker(pid, ours.detach())
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_sigterm_while_a_broker_is_started_again_ends_the_new_one(monkeypatch):
+    """It would otherwise serve on, although its keeper was told to stop."""
+
+    def start(options: ServeOptions) -> StartedBroker:
+        started = process_that("sleep 60 & wait; exit 3")
+        os.kill(os.getpid(), signal.SIGTERM)
+        return started
+
+    monkeypatch.setattr(keeper, "start_broker", start)
+    ready = msgspec.json.encode(Ready(os.getpid())) + b"\n"
+    assert Keeper(OPTIONS, process_that("exit 3", ready)).run() == 0

@@ -139,6 +139,9 @@ class Keeper:
             if self.is_stopping:
                 return 0
             self.started = start_broker(self.options)
+            if self.is_stopping:
+                # The signal came meanwhile, and went to the former broker.
+                self.send(signal.SIGTERM)
 
     def wait_until_ready(self) -> ReputError | None:
         """Wait until clients can connect; return the error if the broker failed to start."""
