@@ -8,15 +8,13 @@ Source: RocketMQ tools, DefaultMQAdminExtImpl.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from reput.client.background_loop import BackgroundLoop
 from reput.client.queue_requests import QueueRequests, queue_fields
 from reput.client.reading import pull, route_of
 from reput.client.redrive_marks import ClusterMarks
-from reput.client.routes import DEFAULT_TOPIC, refused
+from reput.client.routes import DEFAULT_TOPIC, quoted, refused
 from reput.client.session import Session
 from reput.consume.administration.administration import QueueStats
 from reput.consume.administration.dead_letters import DeadLetterSource, GroupDeadLetters
@@ -38,8 +36,6 @@ __all__ = ["BrokerReplication", "BrokerRow", "ClusterAdministration", "ConsumerC
 
 MASTER = "0"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = 0, -1
-# Java writes an object's keys without quotes if they are whole numbers.
-BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
 SUBSCRIBE_ALL = "*"
 
 
@@ -232,7 +228,7 @@ class ClusterAdministration:
     async def _cluster(self) -> ClusterInfo:
         """Return all brokers, as a name server knows them."""
         response = await self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-        return msgspec.json.decode(BARE_KEY.sub(rb'\1"\2":', response.body_bytes), type=ClusterInfo)
+        return msgspec.json.decode(quoted(response.body_bytes), type=ClusterInfo)
 
     async def _ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Return the answer of the first name server that gives one."""
@@ -466,7 +462,7 @@ class ClusterAdministration:
             if address is None:
                 continue
             response = await self._session.request(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
-            table = msgspec.json.decode(BARE_KEY.sub(rb'\1"\2":', response.body_bytes), type=KnownOffsets).offset_table
+            table = msgspec.json.decode(quoted(response.body_bytes), type=KnownOffsets).offset_table
             for key, offsets in sorted(table.items()):
                 topic, _, group = key.partition("@")
                 for queue_id, offset in sorted(offsets.items()):

@@ -299,8 +299,7 @@ class GroupSession:
             self.known_at_start.discard(at.topic)
         # A name server may learn of it later than the broker.
         await asyncio.sleep(REBALANCE_AGAIN_S)
-        with contextlib.suppress(ReputError):
-            await self.session.routes.refresh(at.topic)
+        await self.session.routes.look_up(at.topic)
         self.has_balanced = False
         self.changed.set()
 

@@ -6,26 +6,29 @@ Source: RocketMQ client, MQClientInstance.updateTopicRouteInfoFromNameServer and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from reput.client.target import Target
-from reput.errors import BrokerError, RequestRefused
+from reput.errors import BrokerError, ReputError, RequestRefused
 from reput.namesrv.route_info import QueueData, TopicRouteData
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 
-__all__ = ["DEFAULT_TOPIC", "Route", "Routes", "refused"]
+__all__ = ["DEFAULT_TOPIC", "Route", "Routes", "quoted", "refused"]
 
 PERM_WRITE, PERM_READ = 2, 4
 MASTER = "0"
 # Messages to an unknown topic take the route of this topic. Its brokers create the unknown topic, if they may.
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
+BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
 
 decode_route = msgspec.json.Decoder(TopicRouteData).decode
 
@@ -88,6 +91,7 @@ class Routes:
     def __init__(self, target: Target, invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]) -> None:
         self.target = target
         self.invoke = invoke
+        # The route that was answered last comes last.
         self.known: dict[str, Route] = {}
         self.fetching: dict[str, asyncio.Task[Route | None]] = {}
 
@@ -112,6 +116,11 @@ class Routes:
             task.add_done_callback(lambda done: self.fetched(topic, done))
         return await asyncio.shield(task)
 
+    async def look_up(self, topic: str) -> None:
+        """Ask for a route again; if that fails, keep the old one."""
+        with contextlib.suppress(ReputError, TimeoutError):
+            await self.refresh(topic)
+
     def fetched(self, topic: str, task: asyncio.Task[Route | None]) -> None:
         """Keep an answer."""
         del self.fetching[topic]
@@ -125,6 +134,7 @@ class Routes:
         else:
             if known is not None and known.writable and route.writable:
                 route.turn = known.turn % len(route.writable)
+            self.known.pop(topic, None)
             self.known[topic] = route
 
     async def to_send(self, topic: str) -> Route:
@@ -168,21 +178,22 @@ class Routes:
                 return None
             if response.code != ResponseCode.SUCCESS:
                 raise refused(response)
-            return Route(topic, decode_route(response.body_bytes))
+            return Route(topic, parsed_route(response.body_bytes))
         if isinstance(error, BrokerError):
             raise error
         raise BrokerError(f"no name server answers in time: name_servers={';'.join(self.target.name_servers())}")
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of the master among the brokers of that name."""
-        for route in self.known.values():
+        """Return the address of the master among the brokers of that name, as the latest route says."""
+        # After a fail-over, the routes of topics that were not asked for again name the former master.
+        for route in reversed(self.known.values()):
             if broker_name in route.masters:
                 return route.masters[broker_name]
         return None
 
     def broker(self, broker_name: str, broker_id: int) -> str | None:
         """Return the address of the broker with this name and id; without it, the first address of the name."""
-        for route in self.known.values():
+        for route in reversed(self.known.values()):
             addresses = route.brokers.get(broker_name)
             if addresses:
                 return addresses.get(str(broker_id)) or next(iter(addresses.values()))
@@ -191,6 +202,27 @@ class Routes:
     def all_masters(self) -> list[str]:
         """Return the addresses of all masters."""
         return list(dict.fromkeys(address for route in self.known.values() for address in route.masters.values()))
+
+
+def parsed_route(body: bytes) -> TopicRouteData:
+    """Return a route from a name server's answer.
+
+    Raises:
+        BrokerError: the answer is no route.
+    """
+    try:
+        try:
+            return decode_route(body)
+        except msgspec.DecodeError:
+            # RocketMQ's name servers before 4.9.4.
+            return decode_route(quoted(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BrokerError(f"a name server's route cannot be read: error={error} body={body[:100]!r}") from None
+
+
+def quoted(body: bytes) -> bytes:
+    """Return JSON in which keys that are whole numbers have quotes, which Java leaves out."""
+    return BARE_KEY.sub(rb'\1"\2":', body)
 
 
 def refused(response: RemotingCommand) -> RequestRefused:

@@ -14,7 +14,6 @@ Source: RocketMQ client, DefaultMQProducerImpl.sendDefaultImpl and DefaultMQProd
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
@@ -340,12 +339,7 @@ class Sender:
         route = self.routes.known.get(sendings[0].topic)
         if route is not None and route.is_default and route.topic not in self.routes.fetching:
             # The broker has just created the topic.
-            self.start(self.look_up(route.topic))
-
-    async def look_up(self, topic: str) -> None:
-        """Ask for a route again; if that fails, keep the old one."""
-        with contextlib.suppress(ReputError, TimeoutError):
-            await self.routes.refresh(topic)
+            self.start(self.routes.look_up(route.topic))
 
     # Failures.
 
@@ -379,7 +373,7 @@ class Sender:
         try:
             async with asyncio.timeout_at(request.deadline):
                 await asyncio.sleep(pause)
-                await self.look_up(topic)
+                await self.routes.look_up(topic)
         except TimeoutError:
             request.fail(error)
             return

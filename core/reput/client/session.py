@@ -170,9 +170,8 @@ class Session:
         try:
             while True:
                 await asyncio.sleep(KEEP_INTERVAL_S)
-                for topic in list(self.routes.known):
-                    with contextlib.suppress(ReputError, TimeoutError):
-                        await self.routes.refresh(topic)
+                # All at once: if the name server hangs, one after the other would keep the next heartbeat too long.
+                await asyncio.gather(*map(self.routes.look_up, list(self.routes.known)))
                 await self.send_heartbeats()
         finally:
             self.closed = True
