@@ -14,7 +14,9 @@ import reput
 import reput.client.session
 from delivering import wait_until
 from reput import Message
+from reput.client import group_session
 from reput.namesrv.route_info_manager import RegisteredTopic, Registration
+from reput.remoting.message_queue import MessageQueue
 from reput.remoting.request_code import RequestCode
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from serving import served
@@ -286,6 +288,62 @@ def test_order_is_kept_by_locks_at_the_broker(client, broker):
         received(consumer, 1)
         assert broker.call(lambda: broker.broker.locks.is_locked("billing"))
     broker.reaches(lambda: not broker.broker.locks.is_locked("billing"))
+
+
+def wait_until_leaving(consumer):
+    """Wait until a consumer is about to leave its last queue to another one."""
+    queue = consumer._session.queues[MessageQueue("broker-a", 3, "orders")]
+    wait_until(lambda: queue.pulling.done())
+
+
+def test_a_queue_in_order_moves_once_its_messages_are_done(client):
+    """Those that are in flight are not delivered to the other consumer, and those that wait are delivered there."""
+    client.put_batch([Message("orders", b"%d" % number, queue_id=3) for number in range(3)])
+    with client.consumer("billing", "orders", in_order=True) as first:
+        record = first.receive(20)
+        assert record.body == b"0"
+        wait_until(lambda: any(queue.buffer for queue in first._session.queues.values()))
+        with client.consumer("billing", "orders", in_order=True) as second:
+            wait_until_leaving(first)
+            assert first.receive(0.1) is None
+            first.ack(record)
+            assert [record.body for record in received(second, 2)] == [b"1", b"2"]
+
+
+def test_the_last_message_of_a_queue_in_order_is_not_delivered_twice(client):
+    """Its consumer has nothing else of the queue when another one takes it."""
+    client.put(Message("orders", b"old", queue_id=3))
+    with client.consumer("billing", "orders", in_order=True) as first:
+        record = first.receive(20)
+        with client.consumer("billing", "orders", in_order=True) as second:
+            wait_until_leaving(first)
+            first.ack(record)
+            client.put(Message("orders", b"new", queue_id=3))
+            assert received(second, 1)[0].body == b"new"
+
+
+def test_a_consumer_that_ends_while_it_leaves_a_queue_releases_it(client):
+    """The other consumer does not wait until the lock expires."""
+    client.put(Message("orders", b"x", queue_id=3))
+    with client.consumer("billing", "orders", in_order=True) as first:
+        first.receive(20)
+        with client.consumer("billing", "orders", in_order=True) as second:
+            wait_until_leaving(first)
+            first.close()
+            assert received(second, 1)[0].body == b"x"
+
+
+def test_a_consumer_in_order_gives_nothing_once_its_lock_is_over(client, monkeypatch):
+    """Another consumer may have the queue; what waits is pulled again when the lock is back."""
+    client.put_batch([Message("orders", b"%d" % number, queue_id=0) for number in range(3)])
+    monkeypatch.setattr(group_session, "LOCK_INTERVAL_S", 0.05)
+    with client.consumer("billing", "orders", in_order=True) as consumer:
+        wait_until(lambda: any(queue.buffer for queue in consumer._session.queues.values()))
+        with monkeypatch.context() as away:
+            away.setattr(group_session, "LOCK_LIVES_S", -1.0)
+            wait_until(lambda: not any(queue.buffer for queue in consumer._session.queues.values()))
+            assert consumer.receive(0) is None
+        assert [record.body for record in received(consumer, 3)] == [b"0", b"1", b"2"]
 
 
 def test_an_administrator_moves_a_running_group(client, broker):

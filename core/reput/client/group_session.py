@@ -267,10 +267,11 @@ class GroupSession:
     async def drop(self, queue: RemoteQueue) -> None:
         """Give up a queue: commit the acknowledged messages, and forget the others."""
         self.stop_pulling(queue)
-        del self.queues[queue.queue]
         if self.in_order:
             # To keep the order, no other consumer may start before the program has handled the messages that it holds.
             await self.wait_until_done(queue)
+            self.stop_pulling(queue)
+        del self.queues[queue.queue]
         # The offset of a deleted topic means nothing in a new one.
         offset = None if queue.dropped else self.offset_of(queue)
         with self.lock:
@@ -306,8 +307,7 @@ class GroupSession:
     async def wait_until_done(self, queue: RemoteQueue) -> None:
         """Wait, for a limited time, until no message of a queue is in flight."""
         with self.lock:
-            queue.position = queue.commit_offset() if not queue.buffer else queue.buffer[0][0]
-            queue.buffer.clear()
+            queue.forget_buffered()
         until = self.loop.time() + UNLOCK_WAIT_S
         while queue.in_flight and self.loop.time() < until:
             await asyncio.sleep(PAUSE_MIN_S)
@@ -346,7 +346,7 @@ class GroupSession:
         pause = PAUSE_MIN_S
         while not queue.dropped:
             await queue.has_room.wait()
-            if self.in_order and self.loop.time() - queue.locked_at > LOCK_LIVES_S:
+            if not self.may_consume(queue):
                 await asyncio.sleep(PAUSE_MIN_S)
                 continue
             position = queue.position
@@ -383,7 +383,7 @@ class GroupSession:
                 continue
             pause = PAUSE_MIN_S
             with self.lock:
-                if queue.position == position:
+                if queue.position == position and self.may_consume(queue):
                     if following < position:
                         # The queue begins anew: nothing that is in flight is part of it.
                         self.on_dropped(queue)
@@ -562,6 +562,15 @@ class GroupSession:
                 found = self.queues.get(queue)
                 if found is not None:
                     found.locked_at = self.loop.time()
+            for found in self.queues.values():
+                if not self.may_consume(found):
+                    # By the time that the broker gives the lock to another consumer, none of these is handled here.
+                    with self.lock:
+                        found.forget_buffered()
+
+    def may_consume(self, queue: RemoteQueue) -> bool:
+        """Return whether this consumer's lock of a queue counts still, or it needs none."""
+        return not self.in_order or self.loop.time() - queue.locked_at <= LOCK_LIVES_S
 
 
 async def end_all(tasks: Collection[asyncio.Task[None]]) -> None:

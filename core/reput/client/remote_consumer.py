@@ -174,6 +174,10 @@ class RemoteConsumer(ClosingBlock):
         """Return the next message if there is one. Under the lock."""
         delivered = self._delivered
         ready = self._ready
+        while ready and not ready[0].buffer:
+            # The session has forgotten the messages of a queue that another consumer gets.
+            ready.popleft()
+            self._turn = 0
         if not ready or len(delivered) >= self._in_flight_max:
             return None
         queue = ready[0]

@@ -97,11 +97,17 @@ class RemoteQueue:
             return next(iter(self.in_flight))
         return self.buffer[0][0] if self.buffer else self.position
 
-    def move(self, queue_offset: int) -> None:
-        """Continue at *queue_offset*, and forget which messages were given or done before."""
-        self.position = queue_offset
+    def forget_buffered(self) -> None:
+        """Forget the messages that were not given yet: the next pull begins with them."""
+        if self.buffer:
+            self.position = self.buffer[0][0]
         self.buffer.clear()
         self.buffered_size = 0
-        self.in_flight.clear()
         self.is_full = False
         self.has_room.set()
+
+    def move(self, queue_offset: int) -> None:
+        """Continue at *queue_offset*, and forget which messages were given or done before."""
+        self.forget_buffered()
+        self.in_flight.clear()
+        self.position = queue_offset
