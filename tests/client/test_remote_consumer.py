@@ -15,6 +15,7 @@ import reput.client.session
 from delivering import wait_until
 from reput import Message
 from reput.client import group_session
+from reput.consume.delivery.send_back import send_back
 from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.request_code import RequestCode
@@ -381,6 +382,32 @@ def test_a_worker_handles_each_message(client, order):
     assert worker.statistics.succeeded == 20
     with client.consumer("billing", "orders") as consumer:
         assert consumer.receive(0.2) is None
+
+
+def test_a_worker_sends_a_message_back_once_the_broker_can_store_it(client, monkeypatch):
+    """A broker whose disk is full, for example, answers with SYSTEM_ERROR; the message is not forgotten."""
+    monkeypatch.setattr("reput.worker.worker.TROUBLE_PAUSE_S", 0.01)
+    attempts: list[str] = []
+
+    def busy_at_first(engine, group, *arguments, **options):
+        attempts.append(group)
+        if len(attempts) < 3:
+            raise reput.StoreBusy("not now")
+        return send_back(engine, group, *arguments, **options)
+
+    monkeypatch.setattr("reput.broker.requests.send_back.send_back", busy_at_first)
+
+    def handle(record):
+        raise ValueError(record.body)
+
+    client.put(Message("orders", b"x"))
+    worker = client.worker(handle, "orders", group="billing")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    wait_until(lambda: worker.statistics.sent_back == 1)
+    worker.stop()
+    thread.join(20)
+    assert len(attempts) == 3
 
 
 def test_a_consumer_that_waits_is_woken_by_close(client):

@@ -15,7 +15,7 @@ import msgspec
 from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.consume.pull.topic_reader import Beginning
-from reput.errors import BrokerError, ReputError
+from reput.errors import BrokerError, ReputError, RequestRefused
 from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -117,7 +117,7 @@ class QueueRequests:
 
         Raises:
             RequestRefused: the broker refuses.
-            BrokerError: the broker cannot be reached.
+            BrokerError: the broker cannot be reached, or cannot store the copy now.
         """
         fields = {
             "offset": str(record.commit_log_offset),
@@ -131,7 +131,13 @@ class QueueRequests:
         if max_reconsume_times is not None:
             fields["maxReconsumeTimes"] = str(max_reconsume_times)
         command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        await self.session.request(self.master(queue), command, SEND_BACK_TIMEOUT_S)
+        try:
+            await self.session.request(self.master(queue), command, SEND_BACK_TIMEOUT_S)
+        except RequestRefused as error:
+            if error.response_code != ResponseCode.SYSTEM_ERROR:
+                raise
+            # The code of all that goes wrong at a broker, such as a full disk.
+            raise BrokerError(f"the broker has not stored the copy: {error}", "Send the message back later.") from None
 
     # Locks, for consuming in order.
 

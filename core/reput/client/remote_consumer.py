@@ -314,7 +314,7 @@ class RemoteConsumer(ClosingBlock):
 
         Raises:
             RequestRefused: the message is not in flight here, or the broker refuses.
-            BrokerError: the broker cannot be reached; the message is still in flight.
+            BrokerError: the broker cannot be reached, or cannot store the copy now; the message is still in flight.
             ConfigError: an argument is wrong.
         """
         self._run(self.anack(record, delay_level, max_reconsume_times=max_reconsume_times))
