@@ -336,6 +336,20 @@ def test_a_client_is_closed_in_the_loop_that_uses_it(address):
     asyncio.run(use())
 
 
+def test_a_client_is_closed_while_its_loop_does_not_run(address):
+    """As between two calls of `run_until_complete`: nobody else would run the loop."""
+    loop = asyncio.new_event_loop()
+    client = reput.connect(address)
+    loop.run_until_complete(client.aput(Message("orders", b"x")))
+    consumer = loop.run_until_complete(client.aconsumer("billing", "orders"))
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert consumer.closed
+    loop.close()
+
+
 def test_a_producer_puts_under_its_group(client):
     """The producer of a group has the methods of the client."""
     producer = client.producer("billing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -357,6 +358,38 @@ def test_an_administrator_moves_a_running_group(client, broker):
         with broker.client() as raw:
             assert raw.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields).code == 0
         assert bodies(received(consumer, 3)) == [b"0", b"1", b"2"]
+
+
+def test_a_consumer_ends_with_its_loop(client):
+    """Nothing would bring messages any more; neither a wait for one nor the client's end hangs or fails."""
+    client.put(Message("orders", b"x"))
+
+    async def joined():
+        return await client.aconsumer("billing", "orders")
+
+    consumer = asyncio.run(joined())
+    assert consumer.closed
+    with pytest.raises(reput.StoreClosed):
+        consumer.receive(20)
+    client.close()
+
+
+@pytest.mark.processes
+def test_a_forked_child_does_not_have_the_consumers(client):
+    """They go on in the parent; in the child, neither a wait for a message nor the client's end hangs."""
+    with client.consumer("billing", "orders") as consumer:
+        pid = os.fork()
+        if not pid:
+            try:
+                with pytest.raises(reput.StoreClosed):
+                    consumer.receive(20)
+                client.close()
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        client.put(Message("orders", b"x"))
+        assert received(consumer, 1)[0].body == b"x"
 
 
 @pytest.mark.parametrize("order", ["any", "queue"])

@@ -51,7 +51,8 @@ class BackgroundLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop, and return its result."""
-        return run_in(self.loop, coroutine)
+        # The thread may have been started this moment, and the loop not run yet.
+        return run_in(self.loop, coroutine, has_thread=True)
 
     def stop(self) -> None:
         """End the loop and its thread."""
@@ -59,8 +60,13 @@ class BackgroundLoop:
         self.thread.join()
 
 
-def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in a loop of another thread, and return its result.
+def run_in(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Result], *, has_thread: bool = False
+) -> Result:
+    """Run a coroutine in a loop of another thread, or in one that does not run now, and return its result.
+
+    Args:
+        has_thread: a thread runs the loop, or begins to.
 
     Raises:
         ConfigError: *loop* is the loop of this thread, which would wait for itself.
@@ -75,6 +81,9 @@ def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Resul
         raise ConfigError(
             "a task called a blocking method of its own event loop", "Await the method with the prefix a."
         )
+    if not (has_thread or loop.is_running() or loop.is_closed()):
+        # Between two calls of `run_until_complete`. Nothing else would run the coroutine.
+        return loop.run_until_complete(coroutine)
     try:
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeAlias, TypeVar
@@ -70,7 +72,9 @@ class RemoteConsumer(ClosingBlock):
         """Join the group. Call it in the loop that the consumer belongs to."""
         self._session = session
         self._on_close = on_close
+        session.session.on_end = self._ended
         self._closed = False
+        open_consumers.add(self)
         try:
             await session.start()
         except BaseException:
@@ -421,12 +425,17 @@ class RemoteConsumer(ClosingBlock):
         try:
             await self._in_loop(self._session.close())
         finally:
-            self._on_close(self)
-            with self._lock:
-                self._ready.clear()
-                self._delivered.clear()
-                self._delivered_too.clear()
-                self._notify()
+            self._ended()
+
+    def _ended(self) -> None:
+        """Refuse further calls, because the consumer was closed, or its loop has ended."""
+        self._closed = True
+        self._on_close(self)
+        with self._lock:
+            self._ready.clear()
+            self._delivered.clear()
+            self._delivered_too.clear()
+            self._notify()
 
     def _end(self) -> None:
         """Stop in a forked child, without closing the connections, which belong to the parent."""
@@ -463,6 +472,18 @@ class RemoteConsumer(ClosingBlock):
         """
         if self._closed:
             raise StoreClosed(f"the consumer is closed: group={self.group!r}", "Make another with `Client.consumer`.")
+
+
+open_consumers: weakref.WeakSet[RemoteConsumer] = weakref.WeakSet()
+
+
+def end_in_child() -> None:
+    """End the consumers in a forked child."""
+    for consumer in open_consumers:
+        consumer._end()
+
+
+os.register_at_fork(after_in_child=end_in_child)
 
 
 def resolve(future: asyncio.Future[None]) -> None:

@@ -44,6 +44,7 @@ class Session:
     Attributes:
         handlers: by request code, the handler of brokers' requests.
         heartbeat: returns the body of the heartbeats; None: the session has no group.
+        on_end: called when the session ends, also if it ends with its loop.
     """
 
     def __init__(self, target: Target, client_id: str) -> None:
@@ -54,6 +55,7 @@ class Session:
         self.routes = Routes(target, self.invoke_address)
         self.handlers: dict[int, Callable[[Connection, RemotingCommand], None]] = {}
         self.heartbeat: Callable[[], HeartbeatData] | None = None
+        self.on_end: Callable[[], None] = lambda: None
         self.resolved: dict[str, str] = {}
         self.closed = False
         self.keeper = self.loop.create_task(self.keep())
@@ -175,6 +177,7 @@ class Session:
                 await self.send_heartbeats()
         finally:
             self.closed = True
+            self.on_end()
             await self.remoting.close()
 
     async def close(self) -> None:
