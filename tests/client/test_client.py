@@ -178,6 +178,28 @@ def test_a_topic_that_no_broker_makes_is_refused(tmp_path):
         assert refused.value.response_code == reput.ResponseCode.TOPIC_NOT_EXIST
 
 
+def test_a_put_outlasts_a_broker_that_stops_and_is_started_again(client, broker, monkeypatch):
+    """While it drains, it refuses messages; its clients wait as for one that was killed."""
+    sends = broker.broker.sends
+    asked: list[object] = []
+    put = sends.put
+
+    def counted(request, connection):
+        asked.append(request)
+        return put(request, connection)
+
+    client.put(Message("orders", b"before"))
+    monkeypatch.setattr(sends, "put", counted)
+    broker.call(lambda: setattr(sends, "is_draining", True))
+    errors: list[BaseException] = []
+    thread = put_in_thread(client, Message("orders", b"meanwhile"), errors)
+    wait_until(lambda: len(asked) > 3)
+    broker.call(lambda: setattr(sends, "is_draining", False))
+    thread.join(20)
+    assert errors == []
+    assert not thread.is_alive()
+
+
 def test_a_name_server_that_is_not_there_is_an_error_after_the_timeout(tmp_path):
     """A put tries until its time is over, and names the address."""
     import socket

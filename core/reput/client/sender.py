@@ -28,7 +28,7 @@ from reput.filter.string_hash import string_hash
 from reput.remoting.connection import Connection
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import FrameError, RemotingCommand
-from reput.remoting.response_code import ResponseCode
+from reput.remoting.response_code import AWAY_FIELD, ResponseCode
 
 __all__ = ["Sender"]
 
@@ -52,7 +52,6 @@ RETRIED_CODES = frozenset(
         ResponseCode.NO_PERMISSION,
         204,
         205,
-        1500,
     )
 )
 
@@ -351,6 +350,10 @@ class Sender:
             for sending in request.sendings:
                 self.send(SendRequest(request.queue, [sending], size_of(sending), request.deadline, request.may_move))
             return
+        if AWAY_FIELD in response.ext_fields or response.code == ResponseCode.GO_AWAY:
+            # A broker that stops is treated as one that has stopped.
+            self.lost(request, error)
+            return
         request.refusals += 1
         is_over = request.refusals > RETRIES_MAX or self.loop.time() >= request.deadline
         if is_over or response.code not in RETRIED_CODES:
@@ -359,7 +362,7 @@ class Sender:
         self.start(self.send_again(request, PAUSE_MIN_S, error))
 
     def lost(self, request: SendRequest, error: ReputError) -> None:
-        """Repeat a request whose broker cannot be reached, until its time is over."""
+        """Repeat a request whose broker cannot be reached, or stops, until its time is over."""
         pause = min(PAUSE_MIN_S * 2**request.lost_count, PAUSE_MAX_S)
         request.lost_count += 1
         if self.session.closed or self.loop.time() + pause >= request.deadline:

@@ -26,7 +26,7 @@ from reput.remoting.connection import Connection, FrameTaker, Limits
 from reput.remoting.listener import Listener
 from reput.remoting.peer_credentials import is_trusted, peer_uid
 from reput.remoting.remoting_command import FrameError, RemotingCommand
-from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
+from reput.remoting.response_code import ADVICE_FIELD, AWAY_FIELD, ResponseCode
 from reput.remoting.tls import ServerTls
 from reput.remoting.turn import Turn
 
@@ -310,6 +310,9 @@ def refusal(error: Exception) -> RemotingCommand:
     remark = str(error) or type(error).__name__
     if not isinstance(error, RequestRefused):
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=remark)
-    # RocketMQ's clients ignore a field that they do not know.
+    # RocketMQ's clients ignore fields that they do not know.
     fields = {ADVICE_FIELD: error.advice} if error.advice else {}
+    if error.response_code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        # Errors of the store, such as a full disk, have this code as well, but no client is to wait for their end.
+        fields[AWAY_FIELD] = "true"
     return RemotingCommand(error.response_code, fields, remark=remark)

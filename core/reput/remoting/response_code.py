@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["ADVICE_FIELD", "ResponseCode"]
+__all__ = ["ADVICE_FIELD", "AWAY_FIELD", "ResponseCode"]
 
 
 class ResponseCode(enum.IntEnum):
@@ -39,6 +39,7 @@ class ResponseCode(enum.IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500
 
     @property
     def advice(self) -> str:
@@ -48,6 +49,8 @@ class ResponseCode(enum.IntEnum):
 
 # The field of a response in which reput's brokers say what to do about a refusal.
 ADVICE_FIELD = "reputAdvice"
+# The field of a refusal with which reput's brokers say that they stop, or are not the master any more.
+AWAY_FIELD = "reputAway"
 ADVICE = {
     ResponseCode.NO_PERMISSION: "See `reput topic list STORE` and `reput group list STORE` for their permissions.",
     ResponseCode.TOPIC_NOT_EXIST: "See `reput topic list STORE` for the existing topics.",
