@@ -9,6 +9,7 @@ import threading
 import time
 import zlib
 
+import pyarrow as pa
 import pytest
 
 import reput
@@ -254,15 +255,18 @@ def test_broadcasting_consumers_get_everything_each(client, tmp_path):
 
 @pytest.mark.slow
 def test_a_compressed_body_is_inflated(broker, client):
-    """As RocketMQ's producers compress: zlib, and a bit in the flags. A bomb stays as it is."""
+    """As RocketMQ's producers compress: zlib, LZ4 or zstd, by bits in the flags. A bomb stays as it is."""
+    long = b"long " * 1000
     bomb = zlib.compress(bytes(33 << 20))
+    sent = [(zlib.compress(long), 1), (bomb, 1), (b"no zlib", 1)]
+    sent += [(pa.compress(long, codec=codec, asbytes=True), 1 | kind << 8) for kind, codec in ((1, "lz4"), (2, "zstd"))]
     with broker.client() as raw:
-        for body in (zlib.compress(b"long " * 1000), bomb, b"no zlib"):
-            raw.send_message("orders", body, fields={"sysFlag": "1"})
+        for body, sys_flag in sent:
+            raw.send_message("orders", body, fields={"sysFlag": str(sys_flag)})
     with client.consumer("billing", "orders") as consumer:
-        records = received(consumer, 3)
-    assert [record.body for record in records] == [b"long " * 1000, bomb, b"no zlib"]
-    assert [record.sys_flag & 1 for record in records] == [0, 1, 1]
+        records = received(consumer, 5)
+    assert [record.body for record in records] == [long, bomb, b"no zlib", long, long]
+    assert [record.sys_flag for record in records] == [0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("options", [{}, {"in_order": True}, {"broadcast": True}, {"begin": "latest"}])

@@ -7,7 +7,6 @@ Source: RocketMQ client, PullAPIWrapper.processPullResult; RocketMQ common, Mess
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from struct import Struct
@@ -15,6 +14,7 @@ from typing import Any
 
 from reput.errors import BrokerError, DamagedStore
 from reput.filter import TagFilter
+from reput.store.record.body_compression import COMPRESSED_FLAG, COMPRESSION_MASK, unpack_body
 from reput.store.record.record import decode_record
 from reput_hooks import Record
 
@@ -22,10 +22,6 @@ __all__ = ["INFLATED_SIZE_MAX", "received_records", "records_of"]
 
 SIZE = Struct(">i")
 SYS_FLAG_AT = 36
-COMPRESSED_FLAG = 1
-COMPRESSION_TYPE_SHIFT, COMPRESSION_TYPE_MASK = 8, 7
-COMPRESSION_MASK = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK << COMPRESSION_TYPE_SHIFT
-ZLIB_TYPES = (0, 3)
 # If a body is larger, once inflated, than producers may send, it is damaged or an attack.
 INFLATED_SIZE_MAX = 32 << 20
 
@@ -76,23 +72,11 @@ def as_sent(record: Record, *, is_retry: bool) -> Record:
     changes: dict[str, Any] = {}
     if is_retry:
         changes["topic"] = record.properties.get("RETRY_TOPIC", record.topic)
-    if record.sys_flag & COMPRESSED_FLAG and record.sys_flag >> COMPRESSION_TYPE_SHIFT & COMPRESSION_TYPE_MASK in (
-        ZLIB_TYPES
-    ):
-        body = inflated(record.body)
+    if record.sys_flag & COMPRESSED_FLAG:
+        body = unpack_body(record.body, record.sys_flag, INFLATED_SIZE_MAX)
         if body is not None:
             changes |= {"body": body, "sys_flag": record.sys_flag & ~COMPRESSION_MASK}
     return replace(record, **changes) if changes else record
-
-
-def inflated(body: bytes) -> bytes | None:
-    """Return an inflated body; None: the body is not compressed with zlib, or is too large."""
-    inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(body, INFLATED_SIZE_MAX)
-    except zlib.error:
-        return None
-    return data if inflater.eof else None
 
 
 def wanted_tags(compiled: object) -> frozenset[str]:

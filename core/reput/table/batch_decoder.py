@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput.store.record.body_compression import COMPRESSED_FLAG, unpack_body
 from reput.store.record.layout import (
     BORN_HOST_AT,
     BORN_HOST_V6_FLAG,
@@ -28,7 +29,6 @@ from reput.store.record.layout import (
 from reput.store.record.properties import decode_properties, filled_properties
 from reput.store.record.record import decode_host, encode_message_id
 from reput.store.record.record_columns import HEADER, RecordColumns, take
-from reput.table.body_compression import COMPRESSED_FLAG, unpack_body
 from reput.table.property_pieces import PropertyPieces
 from reput.table.record_parts import BODY, PROPERTIES, TOPIC, RecordParts
 from reput.table.row_format import PROPERTIES_TYPE, TIMESTAMP_TYPE, RowFormat
