@@ -318,12 +318,12 @@ def test_a_reader_that_never_reads_is_bounded(broker, client, monkeypatch, caplo
             except OSError:
                 break
         # It is not read either, so what it has brought about stays small.
-        assert broker.call(lambda: limits.unread_size) <= 8 << 20
+        assert broker.call(lambda: limits.unread.size) <= 8 << 20
         assert client.heartbeat("me").code == ResponseCode.SUCCESS
-        monkeypatch.setattr(limits, "unread_size_max", 1)
-        broker.call(lambda: [one.count_unread(one.counted_unread) for one in list(broker.broker.server.connections)])
+        monkeypatch.setattr(limits.unread, "size_max", 1)
+        broker.call(lambda: [one.count_unread(size) for one, size in list(limits.unread.held.items())])
         assert stranger.is_ended()
-    broker.reaches(lambda: limits.unread_size == 0)
+    broker.reaches(lambda: limits.unread.size == 0)
     assert lives(broker)
 
 

@@ -211,22 +211,25 @@ def test_a_peer_that_leaves_too_much_unread_is_given_up(monkeypatch, caplog):
 
 
 def test_unfinished_frames_of_all_connections_have_a_limit(caplog):
-    """The connection that goes beyond it is ended; what it held counts no longer."""
+    """The connection that holds most is ended, whoever goes beyond it; what it held counts no longer."""
 
     @in_loop
     async def limited():
         server, port = await begin_server()
-        server.limits.unfinished_size_max = 1 << 20
-        peers = [await Peer.of(port) for _ in range(4)]
-        for peer in peers:
-            peer.writer.write((8 << 20).to_bytes(4, "big") + bytes(400 << 10))
-            await peer.writer.drain()
-        await until(lambda: len(server.connections) == 2)
-        assert server.limits.unfinished_size <= 1 << 20
+        unfinished = server.limits.unfinished
+        unfinished.size_max = 1 << 20
+        peers = [await Peer.of(port) for _ in range(3)]
+        sizes = [900 << 10, 100 << 10, 50 << 10]
+        for number, size in enumerate(sizes):
+            peers[number].writer.write((8 << 20).to_bytes(4, "big") + bytes(size))
+            # With the third it is too much, and the first one goes.
+            expected = sum(4 + size for size in sizes[number == 2 : number + 1])
+            await until(lambda expected=expected: unfinished.size == expected)
+        assert len(server.connections) == 2
         for peer in peers:
             await peer.close()
         await until(lambda: not server.connections)
-        assert server.limits.unfinished_size == 0
+        assert unfinished.size == 0
 
     with caplog.at_level(logging.WARNING):
         limited()

@@ -52,19 +52,40 @@ class ConnectionLost(BrokerError):
     advice = "Check whether the request was executed before you repeat it."
 
 
+class SharedSize:
+    """Bytes that all connections of a server hold together.
+
+    Attributes:
+        size_max: beyond it, the connection that holds most has to end.
+        size: what they hold now.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self.size = 0
+        self.held: dict[Connection, int] = {}
+
+    def count(self, connection: Connection, size: int) -> Connection | None:
+        """Note that *connection* holds *size* bytes now; return the one that has to end, None: all have room."""
+        self.size += size - self.held.pop(connection, 0)
+        if size:
+            self.held[connection] = size
+        if self.size <= self.size_max:
+            return None
+        return max(self.held, key=self.held.__getitem__)
+
+
 class Limits:
     """Limits shared by all connections of a server.
 
     Attributes:
-        unfinished_size_max: bytes of incomplete frames.
-        unread_size_max: bytes of output that peers do not read.
+        unfinished: bytes of incomplete frames.
+        unread: bytes of output that peers do not read.
     """
 
-    def __init__(self, unfinished_size_max: int = 256 << 20, unread_size_max: int = 256 << 20) -> None:
-        self.unfinished_size_max = unfinished_size_max
-        self.unfinished_size = 0
-        self.unread_size_max = unread_size_max
-        self.unread_size = 0
+    def __init__(self) -> None:
+        self.unfinished = SharedSize(256 << 20)
+        self.unread = SharedSize(256 << 20)
 
 
 # Receives each request; answers through `Connection.respond`.
@@ -112,10 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self.attachments: dict[str, object] = {}
         self.closed = False
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        # The unprocessed bytes, beginning at a frame boundary, and how many of them are counted in the limits.
+        # The unprocessed bytes, beginning at a frame boundary.
         self.rest = bytearray()
-        self.counted = 0
-        self.counted_unread = 0
         # `rest` has at least this size once its first frame is complete.
         self.needed = 0
         self.paused = False
@@ -267,14 +286,11 @@ class Connection(asyncio.BufferedProtocol):
         self.read_or_not()
 
     def count_rest(self, size: int) -> None:
-        """Count the unprocessed bytes in the limits; end the connection if they exceed them."""
-        size = size if size > SMALL_REST else 0
-        self.limits.unfinished_size += size - self.counted
-        self.counted = size
-        if size and self.limits.unfinished_size > self.limits.unfinished_size_max:
-            self.refuse(
-                f"unfinished frames take too much memory: unfinished_size_max={self.limits.unfinished_size_max}"
-            )
+        """Count the unprocessed bytes in the limits; if they exceed them, end the connection that holds most."""
+        unfinished = self.limits.unfinished
+        greedy = unfinished.count(self, size if size > SMALL_REST else 0)
+        if greedy is not None:
+            greedy.refuse(f"unfinished frames take too much memory: unfinished_size_max={unfinished.size_max}")
 
     def take(self, command: RemotingCommand) -> None:
         """Dispatch one command: a response to its waiter, a request to the handler."""
@@ -330,14 +346,15 @@ class Connection(asyncio.BufferedProtocol):
             self.count_unread(self.transport.get_write_buffer_size())
 
     def count_unread(self, size: int) -> None:
-        """Count the output that the peer does not read in the limits; end the connection if it exceeds them."""
-        limits = self.limits
-        limits.unread_size += size - self.counted_unread
-        self.counted_unread = size
-        if size > UNREAD_MAX or (size and limits.unread_size > limits.unread_size_max):
-            self.refuse(
-                f"the peer does not read: unread_size={size} unread_max={UNREAD_MAX} "
-                f"unread_of_all={limits.unread_size} unread_of_all_max={limits.unread_size_max}"
+        """Count the output that the peer does not read in the limits; end the connection that exceeds them."""
+        unread = self.limits.unread
+        greedy = unread.count(self, size)
+        if size > UNREAD_MAX:
+            greedy = self
+        if greedy is not None:
+            greedy.refuse(
+                f"the peer does not read: unread_size={unread.held[greedy]} unread_max={UNREAD_MAX} "
+                f"unread_of_all={unread.size} unread_of_all_max={unread.size_max}"
             )
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
