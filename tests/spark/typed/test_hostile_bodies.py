@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("deltalake")
@@ -15,6 +17,10 @@ import pyarrow as pa
 
 from reput.errors import ConfigError
 from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
+from reput_plugins.spark_export.typed.bodies.inference import DEPTH_MAX, infer_json, infer_msgpack
+from reput_plugins.spark_export.typed.bodies.json_bodies import JsonBodies
+from reput_plugins.spark_export.typed.bodies.msgpack_bodies import MsgpackBodies
+from reput_plugins.spark_export.typed.bodies.text_bodies import CsvBodies
 from spark.typed_formats import decode, resolved
 
 ONE_FIELD = pa.schema([("a", pa.int64())])
@@ -145,6 +151,66 @@ def test_a_named_type_is_found_by_the_namespace_in_its_record_s_name(tmp_path: P
     schema = json.loads(avro({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "shop.E")) | {"name": "shop.R"}
     found = decode(make_decoder(resolved(tmp_path, "r.avsc", json.dumps(schema), format="avro")), [b"\x02\0"])
     assert found.rows.to_pylist() == [{"f0": "B", "f1": "A"}]
+
+
+def test_deep_messagepack_is_a_dead_letter():
+    """Python's limit of recursion ends no export."""
+    found = decode(MsgpackBodies(ONE_FIELD), [b"\x81\xa1b" + b"\x91" * 100_000 + b"\xc0", b"\x81\xa1a\x01"])
+    assert [number for number, _ in found.refused] == [0]
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 5_000, 1_000_000])
+def test_deep_bodies_show_no_field(depth: int):
+    """A type of such a depth would end the process."""
+    text = b'{"a":1,"b":' + b"[" * depth + b"1" + b"]" * depth + b"}"
+    assert infer_json(pa.array([b'{"a":1}', text])) == ONE_FIELD
+    packed = b"\x82\xa1a\x01\xa1b" + b"\x91" * depth + b"\x01"
+    assert infer_msgpack(pa.array([b"\x81\xa1a\x01", packed])) == ONE_FIELD
+
+
+def test_values_of_no_type_show_no_field():
+    """They do not end the export either."""
+    rows = [
+        {"a": 1, "ext": msgspec.msgpack.Ext(5, b"x"), "empty": {}, "none": [], "nulls": [None], "numbered": {1: 2}},
+        {"a": 2, "mixed": [1, "x"], "A": 3, "inner": {"b": [], "c": 1, "C": 2}},
+    ]
+    assert str(infer_msgpack(pa.array(list(map(msgspec.msgpack.encode, rows))))) == str(
+        pa.schema(
+            [
+                ("a", pa.int64()),
+                ("mixed", pa.list_(pa.field("element", pa.int64()))),
+                ("inner", pa.struct([("c", pa.int64())])),
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**38 - 1])
+def test_a_whole_number_beyond_64_bits_is_inferred_as_a_decimal(value: int):
+    """As a floating-point number it would lose digits, and so would the numbers in the other bodies."""
+    bodies = pa.array([b'{"id":9007199254740993}', b'{"id":%d}' % value])
+    found = decode(JsonBodies(infer_json(bodies)), bodies.to_pylist())
+    assert found.rows["id"].to_pylist() == [Decimal(9007199254740993), Decimal(value)]
+
+
+@pytest.mark.parametrize("body", [b'{"a":99999}', b'{"a":{"b":99999}}'])
+def test_a_decimal_with_too_many_digits_is_a_dead_letter(body: bytes):
+    """Arrow's readers accept it, and write a number that the column's type cannot have."""
+    kind: Any = pa.decimal128(5, 2)
+    if b"b" in body:
+        kind = pa.struct([("b", kind)])
+    found = decode(JsonBodies(pa.schema([("a", kind)])), [body, b"{}"])
+    assert [number for number, _ in found.refused] == [0]
+    found = decode(CsvBodies(pa.schema([("a", pa.decimal128(5, 2))]), ","), [b"99999", b"999.99"])
+    assert found.rows.to_pylist() == [{"a": Decimal("999.99")}]
+
+
+def test_a_number_too_large_for_a_float_is_a_dead_letter():
+    """It does not become infinite. A number that is infinite in the body stays it."""
+    found = decode(JsonBodies(pa.schema([("a", pa.float32())])), [b'{"a":1e39}', b'{"a":Infinity}', b'{"a":1.5}'])
+    assert found.rows["a"].to_pylist() == [float("inf"), 1.5]
+    found = decode(MsgpackBodies(pa.schema([("a", pa.float32())])), [msgspec.msgpack.encode({"a": 1e39})])
+    assert [number for number, _ in found.refused] == [0]
 
 
 def test_the_first_and_the_last_day_are_rows(tmp_path: Path):
