@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
+from reput.errors import ConfigError
 from reput_plugins.spark_export import check_lake, export, optimize_lake, parquet_files
 from spark.exporting import without_spark
 from spark.lakes import rows_in
@@ -88,3 +89,100 @@ def test_a_worker_keeps_few_files_open(log: WrittenLog, tmp_path: Path, monkeypa
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert names_by_id(tmp_path / "lake") == {number: f"n{number % 400}" for number in range(600)}
+
+
+def test_fields_that_cannot_be_added_end_no_export(log: WrittenLog, tmp_path: Path):
+    """Names that differ only in case, or are those of the log's columns; once the table exists, they are left out."""
+    inferred = tables(tmp_path, schema="infer")
+    put(log, {"id": 1, "ID": 2, "inner": {"a": 1}})
+    export(log.store, tmp_path / "lake", tables=inferred)
+    put(log, {"id": 3, "_log": 1, "_date": "x", "new": 1, "NEW": 2, "inner": {"a": 2, "b": 3, "A": 4}})
+    report = export(log.store, tmp_path / "lake", tables=inferred)
+    assert report.records == 1
+    rows = sorted(rows_in(tmp_path / "lake" / "orders").to_pylist(), key=lambda row: row["id"])
+    assert [(row["id"], row["new"], row["inner"]) for row in rows] == [
+        (1, None, {"a": 1, "b": None}),
+        (3, 1, {"a": 2, "b": 3}),
+    ]
+
+
+def test_only_messages_of_the_table_show_its_fields(log: WrittenLog, tmp_path: Path):
+    """Those with another tag have columns of their own."""
+    put(log, {"other": 1}, properties=b"TAGS\x01open\x02")
+    put(log, {"id": 1}, properties=b"TAGS\x01paid\x02")
+    export(log.store, tmp_path / "lake", tables=tables(tmp_path, schema="infer", tags="paid"))
+    assert rows_in(tmp_path / "lake" / "orders").drop_columns(["_log", "_date"]).to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"format": "csv", "schema": "infer"}, "Fields cannot be inferred from the format csv"),
+        ({"format": "csv", "delimiter": "é"}, "delimiter='é'"),
+        ({"format": "csv", "delimiter": "\n"}, r"delimiter='\n'"),
+        ({"format": "csv", "delimiter": '"'}, "delimiter='\"'"),
+        ({"mode": "upsert", "key": ["a.b"]}, "key=a.b"),
+        ({"mode": "upsert", "key": ["id", "id"]}, "key=id,id"),
+        ({"partition_by": ["name", "name"]}, "partition_by=name,name"),
+        ({"cluster_by": ["_date"]}, "cluster_by=_date"),
+        ({"cluster_by": ["a,b"]}, "cluster_by=a,b"),
+    ],
+)
+def test_a_table_that_could_never_have_a_row_is_refused(
+    log: WrittenLog, tmp_path: Path, keys: dict[str, Any], text: str
+):
+    """Before anything is written."""
+    put(log, {"id": 1})
+    with pytest.raises(ConfigError) as refused:
+        export(log.store, tmp_path / "lake", tables=tables(tmp_path, **keys))
+    assert text in f"{refused.value} {refused.value.advice}"
+    assert str(refused.value).count("a typed table cannot be made like this") == 1
+
+
+@pytest.mark.parametrize("key", ["partition_by", "cluster_by"])
+def test_the_columns_of_the_log_do_not_order_files(log: WrittenLog, tmp_path: Path, key: str):
+    """The struct of them has no order."""
+    put(log, {"id": 1})
+    with pytest.raises(ConfigError, match=f"a column of this type cannot be used for {key}: table=orders {key}=_log"):
+        export(log.store, tmp_path / "lake", tables=tables(tmp_path, **{key: ["_log"]}))
+
+
+MALFORMED: list[Any] = [
+    {"type": "object", "properties": 3},
+    {"type": "object", "properties": {"a": {"$ref": 5}}},
+    {"type": "object", "properties": {"a": {"type": "string", "format": ["x"]}}},
+    {"type": "object", "properties": {"a": {"oneOf": 5}}},
+    {"$ref": "#/definitions/a", "definitions": {"a": {"type": "string"}}},
+]
+
+
+@pytest.mark.parametrize("schema", MALFORMED)
+def test_a_malformed_json_schema_is_refused(log: WrittenLog, tmp_path: Path, schema: Any):
+    """With a sentence that names the table."""
+    put(log, {"id": 1})
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(schema))
+    with pytest.raises(ConfigError, match="table=orders"):
+        export(log.store, tmp_path / "lake", tables=tables(tmp_path, schema=str(file)))
+
+
+def test_a_json_schema_may_begin_with_a_reference(log: WrittenLog, tmp_path: Path):
+    """Generators of schemas write them so."""
+    put(log, {"id": 1})
+    file = tmp_path / "order.json"
+    order = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    file.write_text(json.dumps({"$ref": "#/definitions/Order", "definitions": {"Order": order}}))
+    assert export(log.store, tmp_path / "lake", tables=tables(tmp_path, schema=str(file))).records == 1
+
+
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+def test_an_empty_key_that_names_a_partition_is_a_dead_letter(log: WrittenLog, tmp_path: Path, lake_format: str):
+    """A partition's name cannot tell an empty text from null, so a later message would not find the row."""
+    pytest.importorskip("pyiceberg" if lake_format == "iceberg" else "deltalake")
+    keyed = tables(tmp_path, mode="upsert", key=["name"], partition_by=["name"])
+    for number in range(3):
+        put(log, {"id": number, "name": ""}, {"id": number, "name": "a"})
+        export(log.store, tmp_path / "lake", tables=keyed, lake_format=lake_format)
+    assert names_by_id(tmp_path / "lake") == {2: "a"}
+    assert len(rows_in(tmp_path / "lake" / "orders.dead_letters")) == 3
+    assert check_lake(log.store, tmp_path / "lake").ok
