@@ -97,7 +97,7 @@ DICTIONARY_COLUMNS = (
     "sysFlag",
     "reconsumeTimes",
 )
-# The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
+# The columns that readers filter by.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 # Property of a table: the columns by which the rows of its files are sorted, separated by commas.
 CLUSTER_SETTING = "reput.cluster_by"

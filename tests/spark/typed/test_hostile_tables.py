@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
+from deltalake import DeltaTable
+
 from reput.errors import ConfigError
 from reput_plugins.spark_export import check_lake, export, optimize_lake, parquet_files
 from spark.exporting import without_spark
@@ -137,6 +139,16 @@ def test_a_table_that_could_never_have_a_row_is_refused(
         export(log.store, tmp_path / "lake", tables=tables(tmp_path, **keys))
     assert text in f"{refused.value} {refused.value.advice}"
     assert str(refused.value).count("a typed table cannot be made like this") == 1
+
+
+def test_a_sender_s_wrong_clock_does_not_make_a_table_unreadable(log: WrittenLog, tmp_path: Path):
+    """Microseconds instead of milliseconds lie thousands of years ahead, which pandas cannot show."""
+    put(log, {"id": 1}, born_timestamp=1_700_000_000_000_000)
+    put(log, {"id": 2})
+    export(log.store, tmp_path / "lake", tables=tables(tmp_path))
+    found = DeltaTable(tmp_path / "lake" / "orders").to_pandas()
+    assert [row["bornTimestamp"] is None for row in found["_log"]] == [True, False]
+    assert check_lake(log.store, tmp_path / "lake").ok
 
 
 @pytest.mark.parametrize("key", ["partition_by", "cluster_by"])
