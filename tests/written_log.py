@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -20,7 +21,6 @@ __all__ = ["HOST", "START_MS", "WrittenLog", "inner_batch_body", "row_of_line", 
 
 HOST = encode_host("127.0.0.1", 10911)
 START_MS = 1_700_000_000_000
-TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 class WrittenLog:
@@ -146,8 +146,12 @@ def row_of_record(record: Record) -> dict[str, Any]:
 
 
 def microseconds(time_ms: int) -> int | None:
-    """Return a time as in the table."""
-    return time_ms * 1000 if abs(time_ms) <= TIMESTAMP_MS_MAX else None
+    """Return a time as in the table: null unless Python has it."""
+    try:
+        datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return None
+    return time_ms * 1000
 
 
 def short_host(host: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -160,6 +161,26 @@ def test_rows_of_kafkas_schema(tmp_path: Path):
     born = reput.table.read(log.store, schema_mode="kafka", timestamp_column="born")
     assert born["timestamp"].cast(pa.int64()).to_pylist() == [4000, 6000]
     assert born["timestampType"].to_pylist() == [0, 0]
+
+
+def test_times_that_python_does_not_have_are_null(tmp_path: Path):
+    """A sender whose clock counts microseconds would otherwise make rows that no DataFrame library can show."""
+    last = 253_402_300_799_999
+    times = [-62_135_596_800_001, -62_135_596_800_000, 1_700_000_000_000_000, last, last + 1, 2**63 - 1, -(2**63)]
+    log = WrittenLog(tmp_path)
+    for time in times:
+        log.append(b"body", born_timestamp=time)
+    log.save()
+    born = reput.table.read(log.store)["bornTimestamp"].to_pylist()
+    assert [time and time.replace(tzinfo=None) for time in born] == [
+        None,
+        datetime.min,
+        None,
+        datetime.max.replace(microsecond=999_000),
+        None,
+        None,
+        None,
+    ]
 
 
 def test_columns_are_those_asked_for_in_that_order(tmp_path: Path):

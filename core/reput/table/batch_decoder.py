@@ -38,7 +38,8 @@ __all__ = ["BatchDecoder"]
 Array = np.ndarray[Any, Any]
 
 MICROSECONDS = 1_000
-TIMESTAMP_MS_MAX = (2**63 - 1) // MICROSECONDS
+# The years 1 to 9999. At other times readers in Python fail, and one sender with a wrong clock would be enough.
+TIMESTAMP_MS_MIN, TIMESTAMP_MS_END = -62_135_596_800_000, 253_402_300_800_000
 CREATE_TIME_TYPE = 0
 LOG_APPEND_TIME_TYPE = 1
 # A batch is cut before its unpacked bodies exceed this, however many rows it may have.
@@ -247,10 +248,9 @@ class Fields:
 
 
 def timestamps(times: Array) -> pa.Array:
-    """Return *times*, in ms, as timestamps; null where microseconds cannot hold one."""
+    """Return *times*, in ms, as timestamps; null outside of the years 1 to 9999."""
     times = times.astype(np.int64)
-    # Not with abs(): it overflows for the smallest int64.
-    held = (times <= TIMESTAMP_MS_MAX) & (times >= -TIMESTAMP_MS_MAX)
+    held = (times >= TIMESTAMP_MS_MIN) & (times < TIMESTAMP_MS_END)
     microseconds = np.where(held, times, 0) * MICROSECONDS
     return pa.array(microseconds, mask=None if held.all() else ~held).view(TIMESTAMP_TYPE)
 

@@ -10,7 +10,7 @@ Names and types are those of Spark's Kafka source (``kafka``) or RocketMQ's fiel
     preparedTransactionOffset, brokerName
 
 Every column is nullable, so that a schema read back from any format compares equal. Times are microseconds, UTC; a time
-outside the range of microseconds is null.
+outside of the years 1 to 9999 is null.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ __all__ = [
     "CLUSTER_SETTING",
     "CRC_COLUMNS",
     "EPOCH_DAY",
+    "FOLDER_NAME_SIZE_MAX",
+    "NULL_PARTITION",
     "PARTITION_COLUMNS",
     "STATISTICS_COLUMNS",
     "STORED_AS",
@@ -69,7 +71,7 @@ STORED_AS = {
 UNKNOWN_RANGE = f"{0:020d}-{0:020d}"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 # Hive and Spark escape these in folder names.
-ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(1, 32))))
+ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^" + "".join(map(chr, range(32))))
 FOLDER_NAME_SIZE_MAX = 255
 DAY_MS = 86_400_000
 # The dates that every lake reader can represent: years 1 to 9999.
@@ -79,6 +81,8 @@ DAY_MIN, DAY_MAX = date.min.toordinal() - EPOCH_DAY, date.max.toordinal() - EPOC
 TARGET_SIZE = 128 << 20
 # A worker buffers this much before it writes row groups.
 BUFFERED_BYTES_MAX = 64 << 20
+# A worker writes so many files at once; many systems allow a process 1,024 open files.
+OPEN_FILES_MAX = 256
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
 # Columns whose values seldom repeat gain nothing from a dictionary, and the body would fill it first.
 DICTIONARY_COLUMNS = (
@@ -93,7 +97,7 @@ DICTIONARY_COLUMNS = (
     "sysFlag",
     "reconsumeTimes",
 )
-# The columns that readers filter by. Born timestamps come from the senders and may lie outside the range of dates.
+# The columns that readers filter by.
 STATISTICS_COLUMNS = (STORE_COLUMN, "queueId", "queueOffset", "commitLogOffset", "storeTimestamp")
 # Property of a table: the columns by which the rows of its files are sorted, separated by commas.
 CLUSTER_SETTING = "reput.cluster_by"
@@ -280,6 +284,8 @@ class PartitionWriters:
         """Buffer rows of one partition; write everything once the buffer is full."""
         file = self.files.get(partition)
         if file is None:
+            if len(self.files) == OPEN_FILES_MAX:
+                self.complete_files()
             file = self.files[partition] = PartitionFile(
                 self.lake, self.filesystem, partition, self.file_name, batch.schema, self.layout
             )
@@ -310,14 +316,26 @@ class PartitionWriters:
             file.write()
             if file.output.tell() >= TARGET_SIZE:
                 self.complete.append((file, file.finish()))
-                # The last part of a name is that of the attempt.
-                self.file_name = f"{self.file_name.rpartition('-')[0]}-{uuid.uuid4().hex[:8]}.parquet"
+                self.name_next_files()
                 del self.files[partition]
         self.buffered_bytes = 0
 
+    def complete_files(self) -> None:
+        """Write the buffered rows and complete every file; further rows go to others."""
+        for partition, file in list(self.files.items()):
+            self.complete.append((file, file.finish()))
+            del self.files[partition]
+        self.name_next_files()
+        self.buffered_bytes = 0
+
+    def name_next_files(self) -> None:
+        """Give the next files another name."""
+        # The last part of a name is that of the attempt.
+        self.file_name = f"{self.file_name.rpartition('-')[0]}-{uuid.uuid4().hex[:8]}.parquet"
+
     def finish(self) -> list[ParquetFile]:
         """Write the rest, force it to disk, and return the files."""
-        self.complete += [(file, file.finish()) for file in self.files.values()]
+        self.complete_files()
         files = [file for file, _ in self.complete]
         # Force all files together: a disk needs no more time for many small files than for one.
         Files().force_together(
@@ -466,7 +484,7 @@ def folder_name(column: str, value: str | None) -> str:
     encoded = name.encode()
     if len(encoded) <= FOLDER_NAME_SIZE_MAX:
         return name
-    digest = "~" + hashlib.sha256(encoded).hexdigest()[:16]
+    digest = "-" + hashlib.sha256(encoded).hexdigest()[:16]
     return encoded[: FOLDER_NAME_SIZE_MAX - len(digest)].decode("utf-8", "ignore") + digest
 
 

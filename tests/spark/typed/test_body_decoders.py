@@ -20,12 +20,12 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 
 from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
-from reput_plugins.spark_export.typed.bodies.decoding import Decoded
-from reput_plugins.spark_export.typed.bodies.json_bodies import JsonBodies, infer_json
-from reput_plugins.spark_export.typed.bodies.msgpack_bodies import MsgpackBodies, infer_msgpack
+from reput_plugins.spark_export.typed.bodies.inference import infer_json, infer_msgpack
+from reput_plugins.spark_export.typed.bodies.json_bodies import JsonBodies
+from reput_plugins.spark_export.typed.bodies.msgpack_bodies import MsgpackBodies
 from reput_plugins.spark_export.typed.bodies.text_bodies import CsvBodies, TextBodies
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
-from reput_plugins.spark_export.typed.table_specs import TableSpec
+from spark.typed_formats import decode, resolved
 
 LONG_MAX = 2**63 - 1
 EXAMPLES = settings(max_examples=60, deadline=None)
@@ -53,16 +53,6 @@ ROWS = st.fixed_dictionaries(
         "items": st.none() | st.lists(st.none() | LONGS, max_size=3),
     },
 )
-
-
-def decode(decoder: Any, bodies: list[bytes]) -> Decoded:
-    """Decode, and check that each body is either kept or refused, and once."""
-    found: Decoded = decoder.decode(pa.array(bodies, pa.binary()))
-    found.rows.validate(full=True)
-    assert found.rows.schema == decoder.schema
-    assert len(found.kept) == found.rows.num_rows
-    assert sorted([*found.kept.tolist(), *(number for number, _ in found.refused)]) == list(range(len(bodies)))
-    return found
 
 
 def whole(row: dict[str, Any], schema: pa.Schema = SCHEMA) -> dict[str, Any]:
@@ -370,16 +360,6 @@ AVRO_ROWS = st.fixed_dictionaries(
         "other": st.none() | st.fixed_dictionaries({"city": TEXT}),
     }
 )
-
-
-def resolved(tmp_path: Path, name: str, text: str | bytes, **keys: Any) -> ResolvedTable:
-    """Return a table with a schema file of that content."""
-    from reput_plugins.spark_export.typed import schema_resolution
-
-    path = tmp_path / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    spec = TableSpec(name="orders", topic="orders", schema=str(path), **keys)
-    return schema_resolution.resolved(spec, None, None, 0, 0)  # type: ignore[arg-type]
 
 
 def avro_body(row: dict[str, Any], schema: dict[str, Any] = AVRO) -> bytes:

@@ -40,6 +40,7 @@ class SmallRegistry:
     Attributes:
         status: what every answer has instead, if it is not 200.
         asked: the paths that were asked for.
+        imported: the texts of further schemas by subject, which all others import.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class SmallRegistry:
         self.status = 200
         self.password: str | None = None
         self.asked: list[str] = []
+        self.imported: dict[str, str] = {}
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -81,11 +83,15 @@ class SmallRegistry:
         kind, _, number = path.rpartition("/")
         if kind == "/schemas/ids" and 0 < int(number) <= len(self.schemas):
             return 200, self.shown(int(number))
+        subject = path.removeprefix("/subjects/").removesuffix("/versions/1")
+        if subject in self.imported:
+            return 200, {"subject": subject, "version": 1, "id": 900, "schema": self.imported[subject]}
         return 404, {"error_code": 40403 if kind == "/schemas/ids" else 40401, "message": "not found"}
 
     def shown(self, number: int) -> dict[str, Any]:
         kind, text = self.schemas[number - 1]
         found = {"subject": "orders-value", "version": number, "id": number, "schema": text}
+        found["references"] = [{"name": name, "subject": name, "version": 1} for name in self.imported]
         return found if kind == "AVRO" else {**found, "schemaType": kind}
 
     def close(self) -> None:
@@ -152,6 +158,86 @@ def test_a_schema_that_the_registry_does_not_have_makes_a_dead_letter(registry: 
     dead = sorted(rows_of(tmp_path / "lake" / "orders.dead_letters"), key=lambda row: row["commitLogOffset"])
     assert [row["body"] for row in dead] == bad
     assert dead[0]["reason"] == "the registry has no schema with this id: id=77"
+
+
+def test_an_avro_schema_may_take_types_from_others(registry: SmallRegistry, tmp_path: Path):
+    """Also from one that takes types from a third, in another namespace, and more than once."""
+    city = {"type": "record", "name": "City", "namespace": "geo", "fields": [{"name": "name", "type": "string"}]}
+    place = {"type": "record", "name": "shop.Place", "fields": [{"name": "city", "type": "geo.City"}]}
+    order = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "places", "type": {"type": "array", "items": "Place"}},
+            {"name": "home", "type": ["null", "geo.City"]},
+        ],
+    }
+    registry.imported = {"shop.Place": json.dumps(place), "geo.City": json.dumps(city)}
+    registry.schemas = [("AVRO", json.dumps(order))]
+    named: dict[str, Any] = {}
+    for schema in (city, place):
+        fastavro.parse_schema(schema, named)
+    output = io.BytesIO()
+    row = {"id": 7, "places": [{"city": {"name": "Oslo"}}], "home": {"name": "Rome"}}
+    fastavro.schemaless_writer(output, fastavro.parse_schema(order, named), row)
+    log = written(tmp_path, [b"\0\0\0\0\1" + output.getvalue()])
+    with without_spark():
+        export(log.store, tmp_path / "lake", tables=tables_of(registry))
+    assert [{key: found[key] for key in row} for found in rows_of(tmp_path / "lake" / "orders")] == [row]
+
+
+UNUSABLE = [
+    ("AVRO", '"string"'),
+    ("AVRO", json.dumps({**FIRST, "fields": [{"name": "id", "type": ["int", "string", "bytes"]}]})),
+    ("AVRO", json.dumps({**FIRST, "fields": [{"name": "id", "type": {"type": "bytes", "logicalType": "decimal"}}]})),
+    ("AVRO", "no"),
+    ("PROTOBUF", "no"),
+    ("PROTOBUF", 'edition = "2023"; message Order { int64 id = 1; }'),
+]
+
+
+@pytest.mark.parametrize("number", range(len(UNUSABLE)))
+def test_a_schema_that_cannot_be_used_makes_a_dead_letter(registry: SmallRegistry, tmp_path: Path, number: int):
+    """Any producer may have registered it, and a message that names it ends no export."""
+    kind, _ = unusable = UNUSABLE[number]
+    registry.schemas = [unusable, ("AVRO", json.dumps(FIRST)) if kind == "AVRO" else ("PROTOBUF", PROTO)]
+    good = framed(2, FIRST, {"id": 7}) if kind == "AVRO" else b"\0\0\0\0\2\x02\x02\x08\x07"
+    bad = [b"\0\0\0\0\1\0\0", b"\0\0\0\0\1\x02x\0"]
+    log = written(tmp_path, [bad[0], good, bad[1]])
+    keys = {} if kind == "AVRO" else {"format": "protobuf", "message": "Order"}
+    with without_spark():
+        export(log.store, tmp_path / "lake", tables=tables_of(registry, **keys))
+    assert [row["id"] for row in rows_of(tmp_path / "lake" / "orders")] == [7]
+    dead = rows_of(tmp_path / "lake" / "orders.dead_letters")
+    assert [row["body"] for row in sorted(dead, key=lambda row: row["commitLogOffset"])] == bad
+    assert all("id=1" in row["reason"] for row in dead)
+
+
+OTHERS: list[tuple[Any, Any]] = [
+    ("string", "5"),
+    ("boolean", True),
+    ({"type": "long", "logicalType": "timestamp-millis"}, 5),
+    ({"type": "map", "values": "long"}, {"id": 5}),
+    ({"type": "array", "items": "long"}, [5]),
+    ({"type": "record", "name": "Inner", "fields": [{"name": "id", "type": "long"}]}, {"id": 5}),
+    ("bytes", b"5"),
+    ("double", 5.5),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), OTHERS)
+def test_a_body_whose_schema_has_another_type_is_a_dead_letter(
+    registry: SmallRegistry, tmp_path: Path, kind: Any, value: Any
+):
+    """A text is not read as a number, nor a time: its unit would be lost."""
+    other = {"type": "record", "name": "Other", "fields": [{"name": "id", "type": kind}]}
+    registry.schemas = [("AVRO", json.dumps(other)), ("AVRO", json.dumps(FIRST))]
+    log = written(tmp_path, [framed(2, FIRST, {"id": 7}), framed(1, other, {"id": value})])
+    with without_spark():
+        report = export(log.store, tmp_path / "lake", tables=tables_of(registry))
+    assert [(table.records, table.dead_letters) for table in report.tables] == [(1, 1)]
 
 
 @pytest.mark.parametrize("failure", ["refuses", "broken", "absent"])

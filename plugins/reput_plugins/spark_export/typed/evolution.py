@@ -15,7 +15,7 @@ import pyarrow as pa
 from reput.errors import ConfigError
 from reput_plugins.spark_export.lake_location import ICEBERG_FORMAT
 
-__all__ = ["has_wider_types", "merged_schema"]
+__all__ = ["extended_schema", "has_wider_types", "merged_schema"]
 
 # Decimal digits of the largest number of so many bits.
 DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -44,6 +44,11 @@ def merged_schema(kept: pa.Schema, asked: pa.Schema, table: str, table_format: s
             (DELTA_ALONE if merging.delta_alone else "") + ADVICE,
         )
     return pa.schema(fields)
+
+
+def extended_schema(kept: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """Return the columns of *kept* with their types, and the columns and fields of structs that only *found* has."""
+    return pa.schema(Merging(lambda *_: False).fields("", list(kept), list(found)))
 
 
 def has_wider_types(kept: pa.Schema, merged: pa.Schema) -> bool:

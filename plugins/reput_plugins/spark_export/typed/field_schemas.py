@@ -49,7 +49,7 @@ def fields_of_text(text: bytes, table: str) -> pa.Schema:
     """
     try:
         found = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"a schema is not JSON: table={table} error={error}", ADVICE) from None
     kind = found.get("type") if isinstance(found, dict) else None
     if kind == "struct":
@@ -61,8 +61,11 @@ def fields_of_text(text: bytes, table: str) -> pa.Schema:
         from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields
 
         return avro_fields(found, table)
-    if isinstance(found, dict) and (kind == "object" or "properties" in found):
-        return JsonSchema(found, table).schema()
+    if isinstance(found, dict) and (kind == "object" or "properties" in found or "$ref" in found):
+        try:
+            return JsonSchema(found, table).schema()
+        except (AttributeError, TypeError) as error:
+            raise ConfigError(f"the JSON Schema is malformed: table={table} error={error}", ADVICE) from None
     raise ConfigError(f"a schema has an unknown kind: table={table} type={kind}", ADVICE)
 
 
@@ -75,7 +78,10 @@ class JsonSchema:
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
-        return pa.schema(list(self.type_of(self.whole, "", 0)))
+        kind = self.type_of(self.whole, "", 0)
+        if not pa.types.is_struct(kind):
+            self.refuse("", f"its type is {kind}, not an object")
+        return pa.schema(list(kind))
 
     def type_of(self, found: Any, place: str, depth: int) -> pa.DataType:
         """Return the type of one value.
@@ -98,7 +104,7 @@ class JsonSchema:
         kinds = found.get("type", "object" if "properties" in found else "string" if "enum" in found else [])
         kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
         if len(kinds) != 1:
-            self.refuse(place, f"it has the types {','.join(map(str, kinds)) or 'of no kind'}")
+            self.refuse(place, f"it has the types {','.join(map(str, kinds))}" if kinds else "it has no type")
         if kinds[0] == "object":
             properties = found.get("properties")
             if not properties:

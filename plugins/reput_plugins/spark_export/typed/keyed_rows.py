@@ -69,8 +69,12 @@ def refuse_null_keys(decoded: Decoded, keys: pa.Array, spec: TableSpec) -> Decod
         at = rows.schema.get_field_index(name)
         # A decoder may leave out a column that no body has.
         null = np.ones(len(kept), bool) if at < 0 else rows.column(at).is_null().to_numpy()
+        reason = f"the key is null: column={name}"
+        if name in spec.partition_by and at >= 0 and pa.types.is_string(rows.schema.field(at).type):
+            null |= pc.fill_null(pc.equal(rows.column(at), ""), False).to_numpy()
+            reason = f"the key is null or empty, and names a partition: column={name}"
         if null.any():
-            refused += [(int(number), f"the key is null: column={name}") for number in kept[null]]
+            refused += [(int(number), reason) for number in kept[null]]
             rows, kept = rows.filter(pa.array(~null)), kept[~null]
     return Decoded(rows, kept, sorted(refused))
 

@@ -9,18 +9,22 @@ import pyarrow as pa
 
 from reput.errors import ConfigError
 from reput.table import LogTable
-from reput_plugins.spark_export.typed.bodies.json_bodies import infer_json
+from reput_plugins.spark_export.typed.bodies.framing import split_confluent
+from reput_plugins.spark_export.typed.bodies.inference import infer_json, infer_msgpack
 from reput_plugins.spark_export.typed.bodies.text_bodies import TEXT_SCHEMA
 from reput_plugins.spark_export.typed.column_types import lake_schema_of
+from reput_plugins.spark_export.typed.evolution import extended_schema
 from reput_plugins.spark_export.typed.field_schemas import fields_of_text, read_schema_file
 from reput_plugins.spark_export.typed.keyed_rows import DELETED
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
-from reput_plugins.spark_export.typed.table_files import LOG_STRUCT, log_fields
+from reput_plugins.spark_export.typed.table_files import LOG_STRUCT, has_tag, log_fields
 from reput_plugins.spark_export.typed.table_specs import INFER, KEY_COLUMN, TableSpec, is_registry
 
 __all__ = ["resolve"]
 
 SAMPLE_BODIES = 1000
+# Fewer bodies, if they are large.
+SAMPLE_BYTES = 32 << 20
 KEY_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
 NESTED = (pa.types.is_struct, pa.types.is_list, pa.types.is_map)
 
@@ -56,14 +60,14 @@ def resolve(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int, 
                 f"type={'none' if kind is None else kind}",
                 f"Columns are: {', '.join(found.schema.names)}.",
             )
-    names = [*found.schema.names, *(field.name for field in log_fields(spec))]
+    types = {field.name: field.type for field in (*found.schema, *log_fields(spec))}
     for key in ("partition_by", "cluster_by"):
         for name in getattr(spec, key):
-            if name not in names:
+            if name not in types:
                 raise ConfigError(
-                    f"the table has no such column: table={spec.name} {key}={name}", f"Columns are: {', '.join(names)}."
+                    f"the table has no such column: table={spec.name} {key}={name}", f"Columns are: {', '.join(types)}."
                 )
-            kind = next((field.type for field in found.schema if field.name == name), pa.date32())
+            kind = types[name]
             if any(test(kind) for test in NESTED) or (
                 key == "partition_by" and (pa.types.is_floating(kind) or pa.types.is_timestamp(kind))
             ):
@@ -104,40 +108,42 @@ def inferred(spec: TableSpec, kept: pa.Schema | None, log: LogTable, begin: int,
     """
     bodies = sample(spec, log, begin, until)
     if spec.format == "json":
-        found = infer_json(bodies, confluent=spec.is_confluent)
+        found = infer_json(split_confluent(bodies).payloads if spec.is_confluent else bodies)
     else:
-        from reput_plugins.spark_export.typed.bodies.msgpack_bodies import infer_msgpack
-
         found = infer_msgpack(bodies)
-    of_log = {field.name for field in log_fields(spec)}
-    fields = {} if kept is None else {field.name: field for field in kept if field.name not in of_log}
-    names = {name.lower() for name in fields}
-    fields |= {field.name: field for field in found if field.name.lower() not in names}
+    fields = list(found)
+    if kept is not None:
+        # A body must not end the export because it has a field with the name of one of the log's columns.
+        of_log = {field.name.lower() for field in log_fields(spec)}
+        of_bodies, new = (
+            pa.schema([field for field in schema if field.name.lower() not in of_log]) for schema in (kept, found)
+        )
+        fields = list(extended_schema(of_bodies, new))
     if not fields:
         raise ConfigError(
             f"no body shows the fields of the table: table={spec.name} topic={','.join(spec.all_topics)} "
             f"bodies={len(bodies)}",
             "Give a schema file, or export once there are messages.",
         )
-    return lake_schema_of(pa.schema(list(fields.values())), spec.name)
+    return lake_schema_of(pa.schema(fields), spec.name)
 
 
 def sample(spec: TableSpec, log: LogTable, begin: int, until: int) -> pa.BinaryArray:
-    """Return the first bodies of the table's topics in [begin, until)."""
+    """Return the first bodies of the table's messages in [begin, until)."""
     options = log.options
     reader = LogTable(
         log.store_directory,
         msgspec.structs.replace(
             options,
-            row_format=msgspec.structs.replace(options.row_format, columns=("body",)),
+            row_format=msgspec.structs.replace(options.row_format, columns=("tags", "body")),
             row_filter=msgspec.structs.replace(options.row_filter, topics=frozenset(spec.all_topics)),
         ),
     )
     found: list[pa.Array] = []
-    batches = reader.batches(begin, until) if begin < until else iter(())
-    for batch in batches:
-        found.append(batch["body"])
-        if sum(map(len, found)) >= SAMPLE_BODIES:
+    for batch in reader.batches(begin, until) if begin < until else ():
+        chosen = batch if spec.wanted_tags is None else batch.filter(has_tag(batch, spec.wanted_tags))
+        found.append(chosen["body"])
+        if sum(map(len, found)) >= SAMPLE_BODIES or sum(bodies.nbytes for bodies in found) >= SAMPLE_BYTES:
             break
     bodies = pa.concat_arrays(found) if found else pa.array([], pa.binary())
     return bodies.slice(0, SAMPLE_BODIES)

@@ -17,7 +17,14 @@ from reput.table.record_parts import RecordParts
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
-from reput_plugins.spark_export.parquet_files import CRC_COLUMNS, STORE_COLUMN, FileLayout, PartitionWriters
+from reput_plugins.spark_export.parquet_files import (
+    CRC_COLUMNS,
+    FOLDER_NAME_SIZE_MAX,
+    NULL_PARTITION,
+    STORE_COLUMN,
+    FileLayout,
+    PartitionWriters,
+)
 from reput_plugins.spark_export.typed.bodies.body_decoders import make_decoder
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded
 from reput_plugins.spark_export.typed.column_types import conform
@@ -26,7 +33,7 @@ from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import DATE_COLUMN, KEY_COLUMN, TableSpec
 from reput_plugins.spark_export.typed.typed_lake import STATISTICS_OF_LOG
 
-__all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "log_columns", "log_fields", "write_tables"]
+__all__ = ["DEAD_SCHEMA", "LOG_STRUCT", "TablePlan", "has_tag", "log_columns", "log_fields", "write_tables"]
 
 LOG_STRUCT = "_log"
 DEAD_LOG_COLUMNS = ("topic", "queueId", "queueOffset", "commitLogOffset", "storeSize", "bodyCRC", "storeTimestamp")
@@ -168,7 +175,7 @@ class TableFiles:
         """Write one batch of the log."""
         tags = self.spec.wanted_tags
         if tags is not None:
-            batch = batch.filter(pc.is_in(batch["tags"], pa.array(tags, pa.string())))
+            batch = batch.filter(has_tag(batch, tags))
         if self.spec.key_columns:
             empty = pc.equal(pc.binary_length(batch["body"]), 0)
             gone = batch.filter(empty)
@@ -176,7 +183,7 @@ class TableFiles:
                 self.add_decoded(gone, tombstones(gone["keys"], self.spec, self.plan.rows), deleted=True)
             batch = batch.filter(pc.invert(empty))
         if batch.num_rows:
-            decoded = self.decoder.decode(batch["body"])
+            decoded = refuse_nameless(self.decoder.decode(batch["body"]), self.spec)
             if self.spec.key_columns:
                 decoded = refuse_null_keys(decoded, batch["keys"], self.spec)
             self.add_decoded(batch, decoded)
@@ -217,6 +224,40 @@ class TableFiles:
             self.rows.add_table(table, None)
         else:
             self.rows.add_table(table, self.plan.file_schema)
+
+
+def refuse_nameless(decoded: Decoded, spec: TableSpec) -> Decoded:
+    """Return *decoded* without the bodies whose texts cannot be part of the name of a partition's folder."""
+    for name in spec.partition_by:
+        at = decoded.rows.schema.get_field_index(name)
+        if at < 0 or not pa.types.is_string(decoded.rows.schema.field(at).type):
+            continue
+        texts = decoded.rows.column(at)
+        # Most texts are far shorter, so few are measured.
+        doubtful = pc.fill_null(
+            pc.greater(pc.binary_length(texts), (FOLDER_NAME_SIZE_MAX - len(name)) // 3), False
+        ).to_numpy()
+        # A partition of this name would be that of null, and the Delta library does not find the files beside a tilde.
+        reserved = pc.or_(pc.equal(texts, NULL_PARTITION), pc.match_substring(texts, "~"))
+        nameless = pc.fill_null(reserved, False).to_numpy().copy()
+        for number in np.flatnonzero(doubtful).tolist():
+            nameless[number] |= name_size(name, texts[number].as_py()) > FOLDER_NAME_SIZE_MAX
+        if nameless.any():
+            reason = f"the text is too long, or is no name, for a partition: column={name}"
+            refused = [*decoded.refused, *((int(number), reason) for number in decoded.kept[nameless])]
+            decoded = Decoded(decoded.rows.filter(pa.array(~nameless)), decoded.kept[~nameless], sorted(refused))
+    return decoded
+
+
+def name_size(column: str, text: str) -> int:
+    """Return the bytes of the folder's name ``column=text`` in which the Delta library escapes all but letters."""
+    plain = sum(letter.isascii() and letter.isalnum() for letter in column + text)
+    return 3 * len(f"{column}={text}".encode()) - 2 * plain
+
+
+def has_tag(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.BooleanArray:
+    """Return for each message of *batch* whether it has one of *tags*."""
+    return pc.is_in(batch["tags"], pa.array(tags, pa.string()))
 
 
 def days_of(store_times: pa.Array) -> pa.Array:

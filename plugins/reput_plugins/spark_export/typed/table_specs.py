@@ -105,7 +105,7 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.refuse("topic", self.topic, "Give either topic or topics.")
         if (self.schema is None) != (self.format == "text"):
             self.refuse("schema", self.schema, 'Give a file, a registry or "infer"; the format text has no schema.')
-        if self.schema == INFER and self.format not in ("json", "csv", "msgpack"):
+        if self.schema == INFER and self.format not in ("json", "msgpack"):
             self.refuse("schema", INFER, f"Fields cannot be inferred from the format {self.format}; give a schema.")
         if self.framing not in (None, "none") and self.format not in ("avro", "protobuf", "json"):
             self.refuse("framing", self.framing, f"Bodies of the format {self.format} have no framing.")
@@ -119,8 +119,10 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.refuse(
                 "key", self.key or None, 'Give key = ["…"] or key = "keys" with mode = "upsert", and only then.'
             )
-        if len(self.delimiter) != 1:
-            self.refuse("delimiter", self.delimiter, "Give one character.")
+        for name in ("key", "partition_by", "cluster_by"):
+            self.refuse_names(name)
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            self.refuse("delimiter", repr(self.delimiter), "Give one ASCII character that is no quote or line end.")
         if self.tags is not None and not TAGS.fullmatch(self.tags):
             self.refuse("tags", self.tags, 'Write tags = "paid || shipped".')
         if self.prefix is not None and not PREFIX.fullmatch(self.prefix):
@@ -128,6 +130,21 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name in self.columns:
             if name not in LOG_COLUMNS:
                 self.refuse("columns", name, f"The log has the columns {', '.join(LOG_COLUMNS)}.")
+
+    def refuse_names(self, key: str) -> None:
+        """Refuse columns that cannot be used for *key*.
+
+        Raises:
+            ConfigError: a name occurs twice, or has a character that the table's properties or merges do not allow.
+        """
+        names = (self.key_columns if key == "key" else getattr(self, key)) or ()
+        if len(set(names)) < len(names):
+            self.refuse(key, ",".join(names), "Name each column once.")
+        for name in names:
+            if ("," in name and key != "partition_by") or ("." in name and key == "key"):
+                self.refuse(key, name, "Choose a column whose name has no comma, and for a key no point, in it.")
+            if key == "cluster_by" and name in self.partition_by:
+                self.refuse(key, name, "Rows of one partition have the same value there; leave it out.")
 
     def refuse(self, key: str, value: object, advice: str) -> None:
         """Refuse one key of the table.
@@ -217,6 +234,9 @@ def spec_of(name: str, keys: Any) -> TableSpec:
     try:
         return msgspec.convert({"name": name, **places, **keys}, TableSpec)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            # The table's own refusal, with its advice.
+            raise error.__cause__ from None
         raise ConfigError(f"a typed table cannot be made like this: table={name} error={error}") from None
 
 

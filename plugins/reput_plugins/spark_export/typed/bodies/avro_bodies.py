@@ -19,12 +19,18 @@ import numpy as np
 import pyarrow as pa
 
 from reput.errors import ConfigError
-from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields
-from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves, joined
+from reput_plugins.spark_export.typed.bodies.avro_schemas import avro_fields, self_contained
+from reput_plugins.spark_export.typed.bodies.decoding import (
+    Decoded,
+    decode_halves,
+    joined,
+    panics_as_errors,
+    short_reason,
+)
 from reput_plugins.spark_export.typed.bodies.framing import no_framing, split_confluent, split_single_object
-from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of
+from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of, refuse_distant_times
 from reput_plugins.spark_export.typed.field_schemas import read_schema_file
-from reput_plugins.spark_export.typed.registry import Registry
+from reput_plugins.spark_export.typed.registry import RegisteredSchema, Registry
 from reput_plugins.spark_export.typed.requirements import require_library
 from reput_plugins.spark_export.typed.resolved_table import ResolvedTable
 from reput_plugins.spark_export.typed.table_specs import TableSpec, is_registry
@@ -39,7 +45,7 @@ DECODED_LOGICAL = {
     "local-timestamp-millis": "timestamp-millis",
     "local-timestamp-micros": "timestamp-micros",
 }
-ERRORS = (ValueError, TypeError, OverflowError, EOFError, LookupError, ArithmeticError)
+ERRORS = (ValueError, TypeError, OverflowError, EOFError, LookupError, ArithmeticError, NotImplementedError)
 
 
 def resolve_avro(spec: TableSpec) -> ResolvedTable:
@@ -50,13 +56,36 @@ def resolve_avro(spec: TableSpec) -> ResolvedTable:
         DispatcherError: a library is missing, or the registry does not answer.
     """
     require_library("pyruhvro")
-    text = Registry.of(spec).latest("AVRO") if is_registry(spec.schema) else None
-    source = text.text.encode() if text else read_schema_file(str(spec.schema), spec.name)
-    try:
-        found = msgspec.json.decode(source)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"an Avro schema is not JSON: table={spec.name} error={error}") from None
+    if is_registry(spec.schema):
+        source = whole_text(Registry.of(spec).latest("AVRO"), spec.name).encode()
+    else:
+        source = read_schema_file(str(spec.schema), spec.name)
+    found = schema_in(source, spec.name)
     return ResolvedTable(spec, lake_schema_of(avro_fields(found, spec.name), spec.name), source)
+
+
+def whole_text(schema: RegisteredSchema, table: str) -> str:
+    """Return a registry's schema with the definitions of the types that it takes from other schemas.
+
+    Raises:
+        ConfigError: a schema is not JSON.
+    """
+    if not schema.references:
+        return schema.text
+    imported = [schema_in(text, table) for text in schema.references.values()]
+    return msgspec.json.encode(self_contained(schema_in(schema.text, table), imported)).decode()
+
+
+def schema_in(source: bytes | str, table: str) -> Any:
+    """Return the schema that a text holds.
+
+    Raises:
+        ConfigError: it is not JSON.
+    """
+    try:
+        return msgspec.json.decode(source)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"an Avro schema is not JSON: table={table} error={error}") from None
 
 
 class AvroBodies:
@@ -93,9 +122,18 @@ class AvroBodies:
                 refused = [(number, reason) for number in range(len(at))]
                 found = Decoded(self.schema.empty_table(), np.empty(0, np.int64), refused)
             else:
-                found = self.decode_by(payloads, text.text)
+                found = self.decode_written(payloads, schema_id, text)
             parts.append((found, at))
         return unframed.whole(joined(parts, self.schema))
+
+    def decode_written(self, payloads: pa.BinaryArray, schema_id: int, schema: RegisteredSchema) -> Decoded:
+        """Return the columns of bodies that name *schema*, which any producer may have registered."""
+        try:
+            return self.decode_by(payloads, whole_text(schema, self.spec.name))
+        except ConfigError as error:
+            reason = short_reason(f"bodies of this schema cannot be decoded: id={schema_id} error={error}")
+            refused = [(number, reason) for number in range(len(payloads))]
+            return Decoded(self.schema.empty_table(), np.empty(0, np.int64), refused)
 
     def decode_by(self, payloads: pa.BinaryArray, source: str) -> Decoded:
         """Return the columns of bodies that were written with the schema *source*."""
@@ -111,32 +149,36 @@ class AvroBodies:
 
 def reader_of(source: str, table: str) -> Callable[[list[bytes]], pa.Table]:
     """Return a function that decodes bodies that were written with the schema *source*."""
-    found = msgspec.json.decode(source)
+    found = schema_in(source, table)
+    fields = avro_fields(found, table)
     plain = rewritten(found)
     if plain is None:
-        return row_reader(found, avro_fields(found, table))
+        return row_reader(found, fields, table)
     import pyruhvro
 
     schema = msgspec.json.encode(plain).decode()
 
     def read(bodies: list[bytes]) -> pa.Table:
-        try:
-            return pa.Table.from_batches([pyruhvro.deserialize_array(bodies, schema)])
-        except BaseException as error:
-            # The library raises a class that is not an Exception and cannot be imported.
-            if type(error).__name__ == "PanicException":
-                raise ValueError(str(error)) from None
-            raise
+        with panics_as_errors():
+            found = pa.Table.from_batches([pyruhvro.deserialize_array(bodies, schema)])
+        # The library does not check the encoding of texts, and readers of the lake would fail at such a row.
+        found.validate(full=True)
+        refuse_distant_times(found)
+        return found
 
     return read
 
 
-def row_reader(found: Any, schema: pa.Schema) -> Callable[[list[bytes]], pa.Table]:
+def row_reader(found: Any, schema: pa.Schema, table: str) -> Callable[[list[bytes]], pa.Table]:
     """Return a function that decodes bodies one by one."""
     require_library("fastavro")
     import fastavro
+    from fastavro.schema import SchemaParseException
 
-    parsed = fastavro.parse_schema(found)
+    try:
+        parsed = fastavro.parse_schema(undecoded(found))
+    except SchemaParseException as error:
+        raise ConfigError(f"the Avro schema is malformed: table={table} error={error}") from None
 
     def read(bodies: list[bytes]) -> pa.Table:
         rows = [fastavro.schemaless_reader(io.BytesIO(body), parsed) for body in bodies]
@@ -145,20 +187,33 @@ def row_reader(found: Any, schema: pa.Schema) -> Callable[[list[bytes]], pa.Tabl
     return read
 
 
+def undecoded(found: Any) -> Any:
+    """Return the schema without the logical types that are decoded as their underlying types."""
+    if isinstance(found, list):
+        return [undecoded(part) for part in found]
+    if not isinstance(found, dict):
+        return found
+    kept = {name: value if name == "default" else undecoded(value) for name, value in found.items()}
+    if kept.get("logicalType") not in (None, "decimal", *DECODED_LOGICAL):
+        del kept["logicalType"]
+    return kept
+
+
 def rewritten(found: Any) -> Any:
     """Return a schema of the same encoding that the library supports; None if there is none, as for bytes."""
     if isinstance(found, list):
         choices = [rewritten(choice) for choice in found]
         return None if None in choices else choices
     if not isinstance(found, dict):
-        return None if found == "bytes" else found
+        # The library cuts a number off that is too long for an int; as a long, it is found not to fit its column.
+        return {"bytes": None, "int": "long"}.get(found, found)
     if found.get("type") == "fixed":
         return None
     changed = {name: value for name, value in found.items() if name != "logicalType"}
     if found.get("logicalType") in DECODED_LOGICAL:
         changed["logicalType"] = DECODED_LOGICAL[found["logicalType"]]
     for key in ("items", "values", "type"):
-        if key in found:
+        if key in found and changed.get("logicalType") != "date":
             changed[key] = rewritten(found[key])
             if changed[key] is None:
                 return None

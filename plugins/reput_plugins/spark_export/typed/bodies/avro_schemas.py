@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow as pa
 from reput.errors import ConfigError
 from reput_plugins.spark_export.typed.column_types import UTC_TIME
 
-__all__ = ["avro_fields"]
+__all__ = ["avro_fields", "self_contained"]
 
 PRIMITIVES = {
     "null": pa.null(),
@@ -30,6 +31,44 @@ LOGICAL = {
     "local-timestamp-millis": pa.timestamp("us"),
     "local-timestamp-micros": pa.timestamp("us"),
 }
+# The keys of a schema whose values are schemas.
+PARTS = ("type", "items", "values")
+# A logical type of another type than these is ignored, as the specification demands.
+LOGICAL_OF = {name: "int" if name in ("date", "time-millis") else "long" for name in LOGICAL}
+
+
+def self_contained(found: Any, imported: Iterable[Any]) -> Any:
+    """Return a schema with the definitions of the named types that it takes from *imported*, schemas of a registry."""
+    definitions = {full_name(other, ""): other for other in imported if isinstance(other, dict) and "name" in other}
+    return with_definitions(found, "", definitions)
+
+
+def with_definitions(found: Any, namespace: str, definitions: dict[str, Any]) -> Any:
+    """Return a schema in which the first use of each of *definitions* is the definition, which is then taken out."""
+    if isinstance(found, list):
+        return [with_definitions(part, namespace, definitions) for part in found]
+    if isinstance(found, str):
+        name = found if "." in found or f"{namespace}.{found}" not in definitions else f"{namespace}.{found}"
+        if name not in definitions:
+            return found
+        definition = definitions.pop(name)
+        # Without its own, the type would have the namespace of the place where it is used.
+        return with_definitions({"namespace": "", **definition}, "", definitions)
+    if not isinstance(found, dict):
+        return found
+    if "name" in found:
+        namespace = full_name(found, namespace).rpartition(".")[0]
+    changed = {key: with_definitions(found[key], namespace, definitions) for key in PARTS if key in found}
+    if "fields" in found:
+        changed["fields"] = [with_definitions(field, namespace, definitions) for field in found["fields"]]
+    return {**found, **changed}
+
+
+def full_name(found: dict[str, Any], namespace: str) -> str:
+    """Return the name of a named type, with its namespace."""
+    name = str(found["name"])
+    namespace = found.get("namespace", namespace)
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def avro_fields(found: Any, table: str) -> pa.Schema:
@@ -38,7 +77,15 @@ def avro_fields(found: Any, table: str) -> pa.Schema:
     Raises:
         ConfigError: the schema is not a record, or a field can have values of several types.
     """
-    kind = AvroSchema(table).type_of(found, "", "")
+    try:
+        kind = AvroSchema(table).type_of(found, "", "")
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"the Avro schema is malformed: table={table} error={type(error).__name__}: {error}",
+            "A field has a name and a type, and a decimal a precision of up to 38 digits.",
+        ) from None
     if not pa.types.is_struct(kind):
         raise ConfigError(f"the Avro schema is not a record: table={table} type={kind}", "A row needs named fields.")
     return pa.schema(list(kind))
@@ -70,9 +117,8 @@ class AvroSchema:
             self.refuse(place, "it is not a schema")
         kind = found.get("type")
         if kind in ("record", "error", "enum", "fixed"):
-            namespace = found.get("namespace", namespace)
-            name = str(found.get("name"))
-            full = name if "." in name or not namespace else f"{namespace}.{name}"
+            full = full_name(found, namespace)
+            namespace = full.rpartition(".")[0]
             self.named[full] = None
             self.named[full] = self.named_type(kind, found, place, namespace)
             return self.named[full]
@@ -81,9 +127,9 @@ class AvroSchema:
         if kind == "map":
             return pa.map_(pa.string(), self.type_of(found.get("values"), f"{place}.value", namespace))
         logical = found.get("logicalType")
-        if logical == "decimal":
+        if logical == "decimal" and kind == "bytes":
             return pa.decimal128(int(found["precision"]), int(found.get("scale", 0)))
-        return LOGICAL[logical] if logical in LOGICAL else self.type_of(kind, place, namespace)
+        return LOGICAL[logical] if LOGICAL_OF.get(logical) == kind else self.type_of(kind, place, namespace)
 
     def named_type(self, kind: str, found: dict[str, Any], place: str, namespace: str) -> pa.DataType:
         """Return the type of a record, an enumeration or a fixed number of bytes."""

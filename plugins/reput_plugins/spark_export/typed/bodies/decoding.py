@@ -8,13 +8,14 @@ bad bodies costs no Python object per row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["BodyDecoder", "Decoded", "QuickReason", "decode_halves", "joined", "short_reason"]
+__all__ = ["BodyDecoder", "Decoded", "QuickReason", "decode_halves", "joined", "panics_as_errors", "short_reason"]
 
 REASON_LETTERS_MAX = 300
 
@@ -102,6 +103,21 @@ def joined(parts: list[tuple[Decoded, Array]], schema: pa.Schema) -> Decoded:
         order = np.argsort(numbers, kind="stable")
         numbers, rows = numbers[order], rows.take(pa.array(order))
     return Decoded(rows, numbers, sorted(refused))
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise a `ValueError` where a library in Rust panics.
+
+    The library's own class is not an `Exception`, so a body that makes it panic would end the export.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # The class cannot be imported.
+        if type(error).__name__ == "PanicException":
+            raise ValueError(str(error)) from None
+        raise
 
 
 def short_reason(error: Exception | str) -> str:

@@ -10,7 +10,6 @@ If the reader returns all numbers in order, every body holds exactly one object.
 from __future__ import annotations
 
 import secrets
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +18,9 @@ import pyarrow.json as pj
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 from reput_plugins.spark_export.typed.bodies.framing import Unframed, no_framing, split_confluent, without_first
 from reput_plugins.spark_export.typed.bodies.json_screen import JsonScreen
-from reput_plugins.spark_export.typed.column_types import conform, map_types
+from reput_plugins.spark_export.typed.column_types import conform, map_types, read_type, refuse_long_decimals
 
-__all__ = ["JsonBodies", "infer_json"]
+__all__ = ["JsonBodies"]
 
 ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
@@ -34,7 +33,7 @@ class JsonBodies:
         self.confluent = confluent
         self.number = secrets.token_hex(8)
         # Dates are texts in JSON, and the reader converts texts to times but not to dates.
-        read = [pa.field(field.name, map_types(field.type, date_as_time)) for field in schema]
+        read = [pa.field(field.name, map_types(field.type, json_type)) for field in schema]
         self.parsing = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(self.number, pa.int64()), *read]),
             newlines_in_values=True,
@@ -51,6 +50,7 @@ class JsonBodies:
     def attempt(self, bodies: pa.BinaryArray) -> pa.Table:
         """Return a row for each of *bodies*; raise if any does not fit."""
         read = self.read(bodies, self.parsing)
+        refuse_long_decimals(read)
         return conform(read.drop_columns([self.number]), self.schema)
 
     def read(self, bodies: pa.BinaryArray, parsing: pj.ParseOptions) -> pa.Table:
@@ -86,64 +86,6 @@ class JsonBodies:
         return self.numbers.slice(0, count)
 
 
-def date_as_time(kind: pa.DataType) -> pa.DataType:
+def json_type(kind: pa.DataType) -> pa.DataType:
     """Return the type with which the reader reads a value of type *kind*."""
-    return pa.timestamp("us") if pa.types.is_date(kind) else kind
-
-
-def infer_json(bodies: pa.BinaryArray, *, confluent: bool = False) -> pa.Schema:
-    """Return the fields of those *bodies* that are objects, with the types of their values."""
-    bodies_of = JsonBodies(pa.schema([]), confluent=confluent)
-    unframed = split_confluent(bodies) if confluent else no_framing(bodies)
-    parsing = pj.ParseOptions(
-        explicit_schema=pa.schema([pa.field(bodies_of.number, pa.int64())]), newlines_in_values=True
-    )
-    found: list[tuple[list[pa.Field], int]] = []
-
-    def attempt(part: pa.BinaryArray) -> pa.Table:
-        table = bodies_of.read(part, parsing)
-        found.append((list(table.drop_columns([bodies_of.number]).schema), len(part)))
-        return pa.table({})
-
-    decode_halves(unframed.payloads, pa.schema([]), attempt, ERRORS, bodies_of.screen.reason)
-    fields = [field for field in most_common(found) if not has_null(field.type)]
-    return pa.schema([pa.field(field.name, map_types(field.type, text_for_time)) for field in fields])
-
-
-def most_common(found: list[tuple[list[pa.Field], int]]) -> list[pa.Field]:
-    """Return all fields, each with its most frequent type. Each list of fields comes with its number of bodies.
-
-    If some values are whole numbers and others are not, the column has floating-point numbers.
-    """
-    kinds: dict[str, Counter[pa.DataType]] = {}
-    for fields, count in found:
-        for field in fields:
-            kinds.setdefault(field.name, Counter())[field.type] += count
-    return [pa.field(name, most_common_type(counted)) for name, counted in kinds.items()]
-
-
-def most_common_type(counted: Counter[pa.DataType]) -> pa.DataType:
-    """Return the type of one column."""
-    joined: Counter[pa.DataType] = Counter()
-    structs = [(list(kind), count) for kind, count in counted.items() if pa.types.is_struct(kind)]
-    merged = pa.struct(most_common(structs))
-    has_floating = any(pa.types.is_floating(kind) for kind in counted)
-    for kind, count in counted.items():
-        if pa.types.is_struct(kind):
-            kind = merged
-        elif has_floating and pa.types.is_integer(kind):
-            kind = pa.float64()
-        joined[kind] += 0 if pa.types.is_null(kind) else count
-    return joined.most_common(1)[0][0]
-
-
-def text_for_time(kind: pa.DataType) -> pa.DataType:
-    """Replace a time by text, because the next body may have any text there. Spark does not infer times either."""
-    return pa.string() if pa.types.is_timestamp(kind) else kind
-
-
-def has_null(kind: pa.DataType) -> bool:
-    """Return whether the type, or a type inside of it, is unknown because all its values were null."""
-    if pa.types.is_struct(kind):
-        return not kind.num_fields or any(has_null(field.type) for field in kind)
-    return has_null(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_null(kind))
+    return pa.timestamp("us") if pa.types.is_date(kind) else read_type(kind)

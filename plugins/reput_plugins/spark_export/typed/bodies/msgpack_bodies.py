@@ -14,10 +14,20 @@ import msgspec
 import pyarrow as pa
 
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.column_types import conform, map_types, read_type
 
-__all__ = ["MsgpackBodies", "infer_msgpack"]
+__all__ = ["MsgpackBodies"]
 
-ERRORS = (msgspec.DecodeError, msgspec.ValidationError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError)
+ERRORS = (
+    msgspec.DecodeError,
+    msgspec.ValidationError,
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    OverflowError,
+    ValueError,
+    # Too many arrays inside of each other.
+    RecursionError,
+)
 
 
 class MsgpackBodies:
@@ -26,6 +36,7 @@ class MsgpackBodies:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.decoder = msgspec.msgpack.Decoder(row_type(list(schema)))
+        self.read = pa.schema([field.with_type(map_types(field.type, read_type)) for field in schema])
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded:
         """Return the columns of the bodies that fit."""
@@ -35,7 +46,7 @@ class MsgpackBodies:
         """Return a row for each of *bodies*; raise if any does not fit."""
         decode = self.decoder.decode
         rows: list[dict[str, Any]] = [decode(body) for body in bodies.to_pylist()]
-        return pa.Table.from_pylist(rows, self.schema)
+        return conform(pa.Table.from_pylist(rows, self.read), self.schema)
 
 
 def row_type(fields: list[pa.Field]) -> Any:
@@ -66,29 +77,3 @@ def value_type(kind: pa.DataType) -> Any:
         simple = {pa.bool_(): bool, pa.string(): str, pa.binary(): bytes, pa.date32(): datetime.date}
         found = simple[kind]
     return found | None
-
-
-def infer_msgpack(bodies: pa.BinaryArray) -> pa.Schema:
-    """Return the fields of those *bodies* that are maps, with the types of their values."""
-    decoder = msgspec.msgpack.Decoder(dict[str, Any])
-    found: dict[str, list[Any]] = {}
-
-    def attempt(part: pa.BinaryArray) -> pa.Table:
-        for row in map(decoder.decode, part.to_pylist()):
-            for name, value in row.items():
-                found.setdefault(name, []).append(value)
-        return pa.table({})
-
-    # One body at a time, so that a bad body neither loses the others nor lets them count twice.
-    for number in range(len(bodies)):
-        decode_halves(bodies.slice(number, 1), pa.schema([]), attempt, ERRORS)
-    fields = []
-    for name, values in found.items():
-        try:
-            kind = pa.array(values).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            # The values have several types; the first value decides.
-            kind = pa.array([next(value for value in values if value is not None)]).type
-        if not pa.types.is_null(kind):
-            fields.append(pa.field(name, kind))
-    return pa.schema(fields)

@@ -18,9 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput.errors import ConfigError
-from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves, joined
+from reput_plugins.spark_export.typed.bodies.decoding import (
+    Decoded,
+    decode_halves,
+    joined,
+    panics_as_errors,
+    short_reason,
+)
 from reput_plugins.spark_export.typed.bodies.framing import no_framing, split_confluent, without_first
-from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of
+from reput_plugins.spark_export.typed.column_types import conform, lake_schema_of, refuse_distant_times
 from reput_plugins.spark_export.typed.field_schemas import read_schema_file
 from reput_plugins.spark_export.typed.registry import RegisteredSchema, Registry
 from reput_plugins.spark_export.typed.requirements import require_library
@@ -29,9 +35,14 @@ from reput_plugins.spark_export.typed.table_specs import TableSpec, is_registry
 
 __all__ = ["ProtobufBodies", "compile_proto", "resolve_protobuf"]
 
-ERRORS = (ValueError, TypeError, OverflowError)
+Array = np.ndarray[Any, Any]
+
+ERRORS = (ValueError, TypeError, OverflowError, NotImplementedError)
 MAIN_FILE = "schema.proto"
 INDEX_COUNT_MAX = 32
+# The library follows groups inside of groups without a limit. A message of this size cannot fill the stack with them.
+UNPARSED_SIZE_MAX = 4096
+NOT_PARSED = "the message cannot be parsed, or nests messages too deeply"
 
 
 def resolve_protobuf(spec: TableSpec) -> ResolvedTable:
@@ -57,7 +68,7 @@ def resolve_protobuf(spec: TableSpec) -> ResolvedTable:
             f"the schema has no such message: table={spec.name} message={spec.message}",
             f"Messages are: {', '.join(messages.names())}.",
         )
-    schema = lake_schema_of(messages.handler(descriptor).schema(), spec.name, naive_is_utc=True)
+    schema = lake_schema_of(messages.reader(descriptor).schema, spec.name, naive_is_utc=True)
     return ResolvedTable(spec, schema, source, descriptor.full_name)
 
 
@@ -84,7 +95,14 @@ class Messages:
         config = ptars.PtarsConfig(
             timestamp_unit="us", time_unit="us", duration_unit="us", enum_repr="string", list_value_name="element"
         )
-        self.handlers = ptars.HandlerPool([self.main], config=config)
+        try:
+            with panics_as_errors():
+                self.handlers = ptars.HandlerPool([self.main], config=config)
+        except ValueError as error:
+            raise ConfigError(
+                f"the protobuf schema cannot be used: table={table} error={error}",
+                'Give a schema with syntax = "proto3" or "proto2".',
+            ) from None
 
     def names(self) -> list[str]:
         """Return the full names of the file's messages."""
@@ -109,9 +127,45 @@ class Messages:
             inner = list(found.nested_types)
         return found
 
-    def handler(self, descriptor: Any) -> Any:
-        """Return the library's handler, which decodes a message type."""
-        return self.handlers.get_for_message(descriptor)
+    def reader(self, descriptor: Any) -> ProtobufReader:
+        """Return the reader of a message type."""
+        return ProtobufReader(self.handlers.get_for_message(descriptor), descriptor)
+
+
+class ProtobufReader:
+    """Decodes messages of one type."""
+
+    def __init__(self, handler: Any, descriptor: Any) -> None:
+        from google.protobuf import message_factory
+
+        self.handler = handler
+        self.schema: pa.Schema = handler.schema()
+        self.parse = message_factory.GetMessageClass(descriptor).FromString
+
+    def read(self, messages: pa.BinaryArray) -> pa.Table:
+        """Return a row for each of *messages*; raise a `ValueError` if any does not fit."""
+        with panics_as_errors():
+            # A copy, because the library reads a sliced array from its beginning.
+            found = pa.Table.from_batches([self.handler.array_to_record_batch(pa.concat_arrays([messages]))])
+        refuse_distant_times(found)
+        return found
+
+    def is_safe(self, message: bytes) -> bool:
+        """Return whether google's parser, which limits the depth, accepts *message*."""
+        from google.protobuf.message import DecodeError
+
+        try:
+            self.parse(message)
+        except DecodeError:
+            return False
+        return True
+
+    def safe(self, messages: pa.BinaryArray) -> Array:
+        """Return which of *messages* cannot fill the stack."""
+        found = np.ones(len(messages), bool)
+        for number in np.flatnonzero(pc.binary_length(messages).to_numpy() > UNPARSED_SIZE_MAX).tolist():
+            found[number] = self.is_safe(messages[number].as_py())
+        return found
 
 
 class ProtobufBodies:
@@ -122,54 +176,59 @@ class ProtobufBodies:
         self.schema = table.schema
         self.spec = table.spec
         messages = Messages(table.source, table.spec.name)
-        self.handler = messages.handler(messages.named(table.message))
+        self.reader = messages.reader(messages.named(table.message))
         self.registry = Registry.of(table.spec) if is_registry(table.spec.schema) else None
-        self.by_id: dict[int, Messages] = {}
+        self.by_id: dict[int, Messages | str] = {}
 
     def decode(self, bodies: pa.BinaryArray) -> Decoded:
         """Return the columns of the bodies that fit."""
         if not self.spec.is_confluent:
-            return no_framing(bodies).whole(self.decode_by(bodies, self.handler))
+            return no_framing(bodies).whole(self.decode_by(bodies, self.reader))
         unframed = split_confluent(bodies)
         parts: list[tuple[Decoded, Any]] = []
         for schema_id in np.unique(unframed.mark).tolist():
             at = np.flatnonzero(unframed.mark == schema_id)
             for indexes, chosen, payloads in split_indexes(unframed.payloads.take(pa.array(at))):
-                handler, reason = self.handler_of(schema_id, indexes)
-                if handler is None:
+                reader, reason = self.reader_of(schema_id, indexes)
+                if reader is None:
                     refused = [(number, reason) for number in range(len(chosen))]
                     found = Decoded(self.schema.empty_table(), np.empty(0, np.int64), refused)
                 else:
-                    found = self.decode_by(payloads, handler)
+                    found = self.decode_by(payloads, reader)
                 parts.append((found, at[chosen]))
         return unframed.whole(joined(parts, self.schema))
 
-    def handler_of(self, schema_id: int, indexes: tuple[int, ...] | None) -> tuple[Any, str]:
-        """Return the handler of a schema's message, or None and the reason why there is none."""
+    def reader_of(self, schema_id: int, indexes: tuple[int, ...] | None) -> tuple[ProtobufReader | None, str]:
+        """Return the reader of a schema's message, or None and the reason why there is none."""
         if indexes is None:
             return None, "the body's list of message indexes is incomplete"
         if self.registry is None:
-            return self.handler, ""
+            return self.reader, ""
         text, reason = self.registry.by_id(schema_id, "PROTOBUF")
         if text is None:
             return None, reason
         if schema_id not in self.by_id:
-            self.by_id[schema_id] = Messages(compile_registered(text, self.spec.name), self.spec.name)
+            # Any producer may have registered it.
+            try:
+                self.by_id[schema_id] = Messages(compile_registered(text, self.spec.name), self.spec.name)
+            except ConfigError as error:
+                self.by_id[schema_id] = short_reason(f"the schema cannot be used: id={schema_id} error={error}")
         messages = self.by_id[schema_id]
+        if isinstance(messages, str):
+            return None, messages
         descriptor = messages.at(indexes)
         if descriptor is None:
             return None, f"the schema has no message at these indexes: id={schema_id} indexes={indexes}"
-        return messages.handler(descriptor), ""
+        return messages.reader(descriptor), ""
 
-    def decode_by(self, payloads: pa.BinaryArray, handler: Any) -> Decoded:
+    def decode_by(self, payloads: pa.BinaryArray, reader: ProtobufReader) -> Decoded:
         """Return the columns of messages of one type."""
 
         def attempt(part: pa.BinaryArray) -> pa.Table:
-            # A copy, because the library reads a sliced array from its beginning.
-            batch = handler.array_to_record_batch(pa.concat_arrays([part]))
-            return conform(pa.Table.from_batches([batch]), self.schema)
+            return conform(reader.read(part), self.schema)
 
-        return decode_halves(payloads, self.schema, attempt, ERRORS)
+        unframed = no_framing(payloads).chosen(reader.safe(payloads), NOT_PARSED)
+        return unframed.whole(decode_halves(unframed.payloads, self.schema, attempt, ERRORS))
 
 
 def split_indexes(payloads: pa.BinaryArray) -> list[tuple[tuple[int, ...] | None, Any, pa.BinaryArray]]:

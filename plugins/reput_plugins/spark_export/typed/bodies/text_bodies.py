@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
+from reput_plugins.spark_export.typed.column_types import refuse_long_decimals
 
 __all__ = ["TEXT_SCHEMA", "CsvBodies", "TextBodies"]
 
@@ -99,7 +100,9 @@ class CsvBodies:
             raise pa.ArrowInvalid(self.reason(str(error))) from None
         if table.num_rows != len(bodies) or not table.column(0).combine_chunks().equals(expected):
             raise pa.ArrowInvalid("the body is not one record")
-        return table.select(self.schema.names).cast(self.schema)
+        rows = table.select(self.schema.names)
+        refuse_long_decimals(rows)
+        return rows.cast(self.schema)
 
     def reason(self, text: str) -> str:
         """Return the reader's error without the number that stands before each record."""
