@@ -67,7 +67,7 @@ def test_a_required_kernel_that_is_not_installed_is_an_error(
 
 
 @pytest.mark.parametrize(
-    "code", ["raise OSError('no file')", "import reput_kernel.reput_kernel", "raise SystemError('no module')"]
+    "code", ["raise OSError('no file')", "import reput_kernel.absent", "raise SystemError('no module')"]
 )
 def test_a_broken_kernel_is_not_used(
     installed: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
