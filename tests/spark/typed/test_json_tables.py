@@ -261,7 +261,7 @@ def test_follow_keeps_typed_tables(log: WrittenLog, tmp_path: Path):
         ),
         ({"columns": ["brokr"]}, "columns=brokr"),
         ({"framing": "single_object"}, "framing=single_object"),
-        ({"mode": "upsert"}, "table=orders error="),
+        ({"mode": "upsert"}, "table=orders key=None"),
     ],
 )
 def test_a_table_that_cannot_be_made_is_refused_with_the_key(
