@@ -180,15 +180,13 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Pat
         with log_path.open("wb") as log, environment(**variables), unblocked_signals():
             try:
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-            except BaseException as error:
-                kill_what_starts(scratch)
-                if isinstance(error, Exception):
-                    raise not_started(error, log_path) from error
-                raise
-            try:
                 session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             except Exception as error:
-                raise not_started(error, log_path) from error
+                raise DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}") from error
+            finally:
+                # Also where a signal has ended the start.
+                if gateway is None:
+                    kill_what_starts(scratch)
         try:
             with without_tracebacks_of_py4j():
                 yield session
@@ -201,11 +199,6 @@ def started(settings: Mapping[str, str], app_name: str, scratch: Path, home: Pat
         SparkContext._gateway = SparkContext._jvm = None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)
-
-
-def not_started(error: Exception, log_path: Path) -> DispatcherError:
-    """Return the error of a Spark that did not start."""
-    return DispatcherError(f"Spark did not start: error={error} log={last_lines(log_path)}")
 
 
 def kill_what_starts(scratch: Path) -> None:
