@@ -23,13 +23,12 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.comparison import OURSELVES, WITHOUT_KERNEL, Line, failed_runs, notes_of, read_lines, rows_of
-from benchmarks.formats import FORMATS, fill_page, rows_text
+from benchmarks.formats import FORMATS, print_run
 from benchmarks.rocketmq_peer import PEER_COMMANDS, VERSIONS, Peer
 from benchmarks.timed_commands import BODY, Command, TimedRun, run_command
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory, spread_directories
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.terminal.output import write_line
 from reput.kernel import kernel_version
 
 __all__ = ["PARTS", "USUAL_PARTS", "Part", "main", "measure_beside", "runs_in_order"]
@@ -210,18 +209,6 @@ def run_line(line: Line, program: Peer | None, scratch: Path, log: Path) -> Time
     return run_command(command, RUN_TIMEOUT_S, environment=environment, errors=log)
 
 
-def print_comparison(path: Path, form: str, page: Path | None, *, notes: bool) -> int:
-    """Print a run's rows, its failures, and with *notes* what it left out; fill *page*. Return the exit code."""
-    lines = read_lines(path)
-    failed = list(failed_runs(lines))
-    write_line(rows_text(rows_of(lines), lines[0].machine, form))
-    if page is not None:
-        fill_page(page, "beside", rows_of(lines), lines[0].machine, notes_of(lines))
-    for sentence in [*(notes_of(lines) if notes else []), *failed]:
-        print(f"reput: {sentence}", file=sys.stderr)
-    return 1 if failed else 0
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
@@ -265,7 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say=lambda sentence: print(f"reput: {sentence}", file=sys.stderr, flush=True),
         )
     try:
-        return print_comparison(asked.again or asked.out, asked.format, asked.page, notes=asked.again is not None)
+        lines = read_lines(asked.again or asked.out)
+        if asked.again is not None:
+            for note in notes_of(lines):
+                print(f"reput: {note}", file=sys.stderr)
+        return print_run(lines, rows_of(lines), asked.format, asked.page, "beside")
     except (OSError, msgspec.MsgspecError) as error:
         parser().error(f"cannot read a run: path={asked.again or asked.out} error={error}")
 

@@ -26,15 +26,14 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from benchmarks.comparison import OURSELVES, Line, Row, failed_runs, notes_of, read_lines, row_of
-from benchmarks.formats import FORMATS, fill_page, rows_text
+from benchmarks.comparison import OURSELVES, Line, Row, read_lines, row_of
+from benchmarks.formats import FORMATS, print_run
 from benchmarks.rocketmq_peer import VERSIONS, Peer
 from benchmarks.timed_commands import TimedRun, run_command
 from reput.bench.figures import at_least, at_most
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
 from reput.bench.user_command import REPUT, user_environment
-from reput.cli.terminal.output import write_line
 from reput.process.system.memory import anonymous_memory
 
 __all__ = ["main"]
@@ -238,13 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file.flush()
                 print(f"reput: round {line.round}: {line.who} {' '.join(line.command)}", file=sys.stderr)
     lines = read_lines(asked.again or asked.out)
-    write_line(rows_text(broker_rows(lines), lines[0].machine, asked.format))
-    if asked.page is not None:
-        fill_page(asked.page, "brokers", broker_rows(lines), lines[0].machine, notes_of(lines))
-    failed = list(failed_runs(lines))
-    for sentence in failed:
-        print(f"reput: {sentence}", file=sys.stderr)
-    return 1 if failed else 0
+    return print_run(lines, broker_rows(lines), asked.format, asked.page, "brokers")
 
 
 if __name__ == "__main__":

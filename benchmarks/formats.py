@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.comparison import OURSELVES, WITHOUT_KERNEL, Row
+from benchmarks.comparison import OURSELVES, WITHOUT_KERNEL, Line, Row, failed_runs, notes_of
 from reput.bench.figures import shown, yes_or_no
 from reput.bench.machine import machine_text
-from reput.cli.terminal.output import table_text
+from reput.cli.terminal.output import table_text, write_line
 
-__all__ = ["FORMATS", "fill_page", "rows_text", "table_rows"]
+__all__ = ["FORMATS", "fill_page", "print_run", "rows_text", "table_rows"]
 
 FORMATS = ("text", "json", "markdown", "svg")
 # Of the chart, in pixels: two columns of figures, each with a heading and a bar for each contender.
@@ -27,6 +28,18 @@ COLOURS = ("#2563eb", "#7aa5f8", "#d97706", "#b45309", "#f59e0b", "#0d9488", "#a
 STYLE = """\
 .ground { fill: #ffffff } text { fill: #1f2937 }
 @media (prefers-color-scheme: dark) { .ground { fill: #14181f } text { fill: #e5e7eb } }"""
+
+
+def print_run(lines: Sequence[Line], rows: Sequence[Row], form: str, page: Path | None, name: str) -> int:
+    """Print the rows of a run and its failures, and fill *page* between its marks of *name*. Return the exit code."""
+    machine = lines[0].machine
+    write_line(rows_text(rows, machine, form))
+    if page is not None:
+        fill_page(page, name, rows, machine, notes_of(lines))
+    failed = list(failed_runs(lines))
+    for sentence in failed:
+        print(f"reput: {sentence}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def rows_text(rows: Sequence[Row], machine: Mapping[str, Any], form: str) -> str:
