@@ -114,9 +114,10 @@ class ServedBroker:
         """Wait until *condition* holds in the loop's thread."""
         wait_until(lambda: self.call(condition))
 
-    def wait_until_readable(self) -> None:
-        """Wait until pulls find all that was put."""
-        self.reaches(lambda: self.engine.readable_up_to("consume_queue") >= self.engine.appended)
+    def wait_until_readable(self, *views: str) -> None:
+        """Wait until pulls find all that was put, and until the further *views* hold it: queries read the ``index``."""
+        for view in ("consume_queue", *views):
+            self.reaches(lambda view=view: self.engine.readable_up_to(view) >= self.engine.appended)
 
     def client(self, **options: Any) -> RawClient:
         """Return a new connection."""

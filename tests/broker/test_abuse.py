@@ -373,7 +373,7 @@ def test_a_query_returns_a_bounded_answer(broker, client):
     """However many messages have a key, and however many are asked for."""
     for _ in range(100):
         client.send_message("T", bytes(1000), {"KEYS": "k"})
-    broker.reaches(lambda: broker.engine.readable_up_to("index") >= broker.engine.appended)
+    broker.wait_until_readable("index")
     fields = {"topic": "T", "key": "k", "beginTimestamp": "0", "endTimestamp": str(2**62)}
     answer = client.ask(Code.QUERY_MESSAGE, {**fields, "maxNum": str(2**31 - 1)})
     assert answer.code == ResponseCode.SUCCESS

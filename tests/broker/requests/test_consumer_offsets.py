@@ -57,7 +57,7 @@ def test_a_new_group_begins_at_zero_where_the_first_message_is_in_memory(broker,
 def test_no_pull_waits_for_a_query(broker, client):
     """A key may have millions of entries; the loop, which serves all clients, reads beside the query."""
     client.send_message("T", properties={"KEYS": "k"})
-    broker.wait_until_readable()
+    broker.wait_until_readable("index")
     begun, ends = threading.Event(), threading.Event()
     with broker.engine.slow_reader.reading() as reader:
         query_message = reader.index.query_message
