@@ -95,6 +95,16 @@ def test_the_sdist_holds_what_the_tests_need(sdist):
         assert needed in names
 
 
+def test_the_sdist_holds_nothing_that_the_repository_ignores(sdist):
+    """Hatchling reads the first .gitignore alone: a folder ignored by another would be in it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository")
+    listed = run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], ROOT)
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names - {"PKG-INFO"} <= set(listed.split("\0"))
+
+
 def install(what: list[str], directory: Path) -> dict[str, object]:
     """Install *what* alone into a new environment, and return reput's state as seen by a program there."""
     venv.create(directory, with_pip=False, symlinks=True)
