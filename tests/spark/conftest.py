@@ -16,6 +16,9 @@ def spark(spark_classes: None) -> Iterator[Any]:
     settings = {
         "spark.master": "local[2]",
         "spark.sql.shuffle.partitions": "1",
+        # Compiling a query takes longer than it would save with the few rows of a test.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # For the test that serves Spark Connect from it.
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",

@@ -59,8 +59,15 @@ def names_by_id(lake: Path) -> dict[int, str | None]:
 TEXTS = ["a\0b", "\0", "..", "/x", "%00", "é=\n", "a|b", "{`<>}", "-._!$&()+,;@ ", "x" * 200, "/" * 80, None]
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("lake_format", "mode"),
+    [
+        ("delta", "append"),
+        ("iceberg", "upsert"),
+        pytest.param("delta", "upsert", marks=pytest.mark.long),
+        pytest.param("iceberg", "append", marks=pytest.mark.long),
+    ],
+)
 def test_any_text_of_a_fitting_length_may_name_a_partition(
     log: WrittenLog, tmp_path: Path, lake_format: str, mode: str
 ):

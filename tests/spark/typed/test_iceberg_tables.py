@@ -86,7 +86,11 @@ def orders(tmp_path: Path) -> Orders:
 GOOD = [number for number in range(40) if number % 10]
 
 
-@pytest.mark.parametrize("columns", [["_date"], ["even", "id"], ["text"], []], ids=str)
+@pytest.mark.parametrize(
+    "columns",
+    [["_date"], ["even", "id"], *(pytest.param(columns, marks=pytest.mark.long) for columns in (["text"], []))],
+    ids=str,
+)
 def test_each_body_is_once_in_the_table_or_in_its_dead_letters(orders: Orders, columns: list[str]):
     """In partitions of each kind, for several exports; the files are merged, and every row equals its record."""
     keys = {"partition_by": columns}
