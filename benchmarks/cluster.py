@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -95,23 +96,25 @@ def measure(store: Path, scratch: Path, worker_count: int, byte_count: int) -> d
     from reput_plugins.spark_export.spark_session import spark_session
 
     rates = {}
+    lake, rebuilt = scratch / f"lake-{worker_count}", scratch / f"rebuilt-{worker_count}"
     with cluster(scratch, worker_count) as master:
         settings = {"spark.master": master, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
         with spark_session(settings, "reput benchmark") as session:
             session.range(worker_count).count()
             engine = find_engine("spark")
             jobs: dict[str, Callable[[], object]] = {
-                "export": lambda: find_export(DELTA)(store, scratch / f"lake-{worker_count}"),
+                "export": lambda: find_export(DELTA)(store, lake),
                 "check": lambda: engine.check_store(store, Settings(), lambda done: None),
                 "rebuild": lambda: list(
-                    rebuild_with(engine)(
-                        store, VIEWS, scratch / f"rebuilt-{worker_count}", Settings(), on_progress=lambda *done: None
-                    )
+                    rebuild_with(engine)(store, VIEWS, rebuilt, Settings(), on_progress=lambda *done: None)
                 ),
             }
             for name, work in jobs.items():
                 seconds = timed(work)
                 rates[name] = f"{seconds:,.0f} s ({byte_count / seconds / 1e6:,.0f} MB/s)"
+    # The next cluster needs the room.
+    for directory in (lake, rebuilt):
+        shutil.rmtree(directory)
     return {"workers": str(worker_count), **rates}
 
 
