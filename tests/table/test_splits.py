@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from reput.store.log.segments import Segments
+from reput.store.log.segments import SegmentFile, Segments
 from reput.store.record.record import encode_record
+from reput.store.recovery.log_walk import FIRST_CHUNK_SIZE
 from reput.table import LogTable, Split, table_options
-from reput.table.splits import plan_splits
+from reput.table.splits import next_record, plan_splits
 from written_log import HOST, WrittenLog
 
 MAGIC = bytes.fromhex("DAA320A7")
@@ -73,3 +74,35 @@ def test_a_cut_behind_the_last_record_makes_no_further_split(tmp_path: Path):
     log.append(b"")
     log.append(b"x" * 3000)
     assert LogTable(log.save()).splits(split_bytes=1000) == [Split(0, log.end)]
+
+
+@pytest.mark.parametrize("place", range(FIRST_CHUNK_SIZE - 12, FIRST_CHUNK_SIZE + 3))
+def test_a_record_is_found_across_the_parts_that_are_searched(tmp_path: Path, place: int):
+    """Whichever of its bytes is the last of the first part."""
+    log = WrittenLog(tmp_path, 1 << 20)
+    empty = log.append(b"", properties=b"")
+    first = log.append(b"x" * (place - (log.end - empty)), properties=b"")
+    second = log.append()
+    segments = Segments(log.save() / "commitlog")
+    assert second - first == place
+    assert next_record(segments, first + 1, log.end) == second
+
+
+def test_cuts_read_little_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A long log is planned without reading a good part of it."""
+    log = WrittenLog(tmp_path, 16 << 20)
+    for _ in range(200):
+        log.append(bytes(40 << 10))
+    table = LogTable(log.save())
+    begin, until = table.bounds()
+    sizes = []
+    read = SegmentFile.read
+
+    def counted(self: SegmentFile, commit_log_offset: int, size: int) -> bytes:
+        sizes.append(size)
+        return read(self, commit_log_offset, size)
+
+    monkeypatch.setattr(SegmentFile, "read", counted)
+    splits = table.splits(begin, until, split_bytes=1 << 20)
+    assert len(splits) == 8
+    assert sum(sizes) < (until - begin) // 4

@@ -6,7 +6,7 @@ Only rare cases are handled record by record: packed bodies, IPv6 hosts, text th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -72,8 +72,8 @@ class BatchDecoder:
         """
         if not len(rows):
             return
-        packed = parts.columns.header["sys_flag"][rows] & COMPRESSED_FLAG != 0
-        if not self.unpacks or not packed.any():
+        packed = parts.columns.header["sys_flag"][rows] & COMPRESSED_FLAG != 0 if self.unpacks else None
+        if packed is None or not packed.any():
             yield self.batch(Fields(parts, rows, self.row_format, None))
             return
         bodies: list[bytes] = []
@@ -116,11 +116,20 @@ class Fields:
         self.rows = rows
         self.row_format = row_format
         self.bodies = bodies
-        # As opaque bytes: otherwise numpy copies each record's header field by field.
-        self.header = columns.header.view(f"V{HEADER.itemsize}")[rows].view(HEADER)
-        self.position = columns.position[rows]
         self.buffer = np.frombuffer(columns.data, np.uint8)
         self.kept: dict[str, Any] = {}
+
+    @cached_property
+    def header(self) -> Array:
+        """The headers, copied as opaque bytes: otherwise numpy copies each record's header field by field."""
+        header: Array = self.columns.header.view(f"V{HEADER.itemsize}")[self.rows].view(HEADER)
+        return header
+
+    @cached_property
+    def position(self) -> Array:
+        """Where the records begin."""
+        position: Array = self.columns.position[self.rows]
+        return position
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the cached value of *name*; *make* computes it on first use."""

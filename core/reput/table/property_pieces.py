@@ -1,9 +1,9 @@
 """PropertyPieces: splits the properties of thousands of records at once.
 
-The strings lie one after the other in one buffer. numpy finds the separators in the whole buffer, then names and values
-take one Arrow ``take`` each. The rules are those of RocketMQ's readers, including filters: the first 0x01 of a piece
-separates name and value; a piece without a name or a value is not a property; if a name repeats, its last value takes
-the place of the first.
+The strings lie one after the other in one buffer, and numpy finds the separators in the whole buffer. The values of one
+name, or all names and all values, then take one Arrow ``take`` each. The rules are those of RocketMQ's readers,
+including filters: the first 0x01 of a piece separates name and value; a piece without a name or a value is not a
+property; if a name repeats, its last value takes the place of the first.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from reput.store.record.record_columns import take
 from reput.table.row_format import HEADERS_TYPE
 
 __all__ = ["PropertyPieces"]
@@ -26,14 +27,12 @@ Array = np.ndarray[Any, Any]
 
 
 class PropertyPieces:
-    """The properties of each string of *texts*, an Arrow string array without nulls that begins at its buffers' start.
+    """The properties of each string of *texts*.
 
-    Attributes:
-        names, values: Arrow string arrays with one element per property, in record order.
-        offsets: int32, one more than there are records: the properties of record n are ``offsets[n]:offsets[n + 1]``.
+    *texts* is an Arrow string array without nulls that begins at its buffers' start.
     """
 
-    __slots__ = ("codes", "distinct", "names", "offsets", "values")
+    __slots__ = ("begin", "name_size", "offsets", "parts", "text")
 
     def __init__(self, texts: pa.StringArray) -> None:
         count = len(texts)
@@ -64,65 +63,80 @@ class PropertyPieces:
         for place, offsets in enumerate((begin, name_end, name_end + 1, end)):
             interleaved[place:-1:4] = offsets
         interleaved[-1] = total
-        parts = pa.StringArray.from_buffers(4 * size, pa.py_buffer(interleaved), data)
-        at = np.arange(0, 4 * size, 4)
-        self.names: pa.StringArray = parts.take(pa.array(at))
-        self.values: pa.StringArray = parts.take(pa.array(at + 2))
+        # Of each property: its name, the separator, its value, the bytes up to the next property.
+        self.parts = pa.StringArray.from_buffers(4 * size, pa.py_buffer(interleaved), data)
+        self.text = text
+        self.begin: Array = begin
+        self.name_size: Array = name_end - begin
+        # The properties of record n, repeated names included, are ``offsets[n]:offsets[n + 1]``.
         self.offsets: Array = np.searchsorted(begin, row_ends).astype(np.int32)
-        encoded = self.names.dictionary_encode()
-        self.codes: Array = encoded.indices.to_numpy()
-        self.distinct: list[str] = encoded.dictionary.to_pylist()
-        if self.repeats_a_name():
-            self.keep_the_later()
+
+    def names(self, at: Array) -> pa.StringArray:
+        """Return the names of the properties with the numbers *at*."""
+        return self.parts.take(pa.array(4 * at))
+
+    def values(self, at: Array) -> pa.StringArray:
+        """Return the values of the properties with the numbers *at*."""
+        return self.parts.take(pa.array(4 * at + 2))
+
+    def value_of(self, name: str) -> pa.StringArray:
+        """Return each record's value of *name*, null if it has none. Other names and values are not copied."""
+        wanted = name.encode()
+        at = np.flatnonzero(self.name_size == len(wanted))
+        at = at[take(self.text, self.begin[at], len(wanted)).view(f"S{len(wanted)}").reshape(-1) == wanted]
+        begins, ends = self.offsets[:-1], self.offsets[1:]
+        if len(at) == len(begins) and bool(((begins <= at) & (at < ends)).all()):
+            return self.values(at)
+        index = np.full(len(begins), -1)
+        # If a name repeats, the last assignment counts.
+        index[np.searchsorted(self.offsets, at, "right") - 1] = at
+        return self.parts.take(pa.array(4 * index + 2, mask=index < 0))
+
+    def as_map(self) -> pa.MapArray:
+        """Return the properties as map<string, string>."""
+        return pa.MapArray.from_arrays(*self.as_lists())
+
+    def as_headers(self) -> pa.ListArray:
+        """Return the properties as Kafka's headers."""
+        offsets, names, values = self.as_lists()
+        fields = [HEADERS_TYPE.value_type.field(number) for number in range(2)]
+        headers = pa.StructArray.from_arrays([names, values.view(pa.binary())], fields=fields)
+        return pa.ListArray.from_arrays(offsets, headers).cast(HEADERS_TYPE)
+
+    def as_lists(self) -> tuple[pa.Array, pa.StringArray, pa.StringArray]:
+        """Return names and values, one per record and name, and where those of each record begin."""
+        every = np.arange(len(self.begin))
+        names = self.names(every)
+        encoded = names.dictionary_encode()
+        codes, distinct_count = encoded.indices.to_numpy(), len(encoded.dictionary)
+        if not self.repeats_a_name(codes, distinct_count):
+            return pa.array(self.offsets), names, self.values(every)
+        row = self.rows()
+        first, last = first_and_last(row * distinct_count + codes)
+        offsets = np.searchsorted(row[first], np.arange(len(self.offsets))).astype(np.int32)
+        return pa.array(offsets), self.names(first), self.values(last)
 
     def rows(self) -> Array:
         """Return the record number of each property."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
-    def repeats_a_name(self) -> bool:
-        """Return whether any record has two properties with the same name."""
-        if len(self.distinct) > DISTINCT_NAMES_MAX:
-            return len(np.unique(self.rows() * len(self.distinct) + self.codes)) < len(self.codes)
+    def repeats_a_name(self, codes: Array, distinct_count: int) -> bool:
+        """Return whether any record has two properties with the same name; *codes* numbers the names."""
+        if distinct_count > DISTINCT_NAMES_MAX:
+            return len(np.unique(self.rows() * distinct_count + codes)) < len(codes)
         filled = self.offsets[:-1][np.diff(self.offsets) > 0]
         if not len(filled):
             return False
         # With a record's names as powers of two, their sum equals their bitwise OR if and only if no name repeats.
-        bits = np.left_shift(np.uint64(1), self.codes.astype(np.uint64))
+        bits = np.left_shift(np.uint64(1), codes.astype(np.uint64))
         return bool((np.add.reduceat(bits, filled) != np.bitwise_or.reduceat(bits, filled)).any())
 
-    def keep_the_later(self) -> None:
-        """Keep one property per record and name: the last value, in the first one's place."""
-        row = self.rows()
-        key = row * len(self.distinct) + self.codes
-        order = np.argsort(key, kind="stable")
-        begins_group = np.append(True, key[order][1:] != key[order][:-1])
-        group = np.flatnonzero(begins_group)
-        first, last = np.minimum.reduceat(order, group), order[np.append(group[1:], len(order)) - 1]
-        place = np.argsort(first)
-        first, last = first[place], last[place]
-        self.names = self.names.take(pa.array(first))
-        self.values = self.values.take(pa.array(last))
-        self.codes = self.codes[first]
-        self.offsets = np.searchsorted(row[first], np.arange(len(self.offsets))).astype(np.int32)
 
-    def value_of(self, name: str) -> pa.StringArray:
-        """Return each record's value of *name*, null if it has none."""
-        count = len(self.offsets) - 1
-        if name not in self.distinct:
-            return pa.nulls(count, pa.string())
-        at = np.flatnonzero(self.codes == self.distinct.index(name))
-        if len(at) == count:
-            return self.values.take(pa.array(at))
-        index = np.full(count, -1)
-        index[np.searchsorted(self.offsets, at, "right") - 1] = at
-        return self.values.take(pa.array(index, mask=index < 0))
-
-    def as_map(self) -> pa.MapArray:
-        """Return the properties as map<string, string>."""
-        return pa.MapArray.from_arrays(pa.array(self.offsets), self.names, self.values)
-
-    def as_headers(self) -> pa.ListArray:
-        """Return the properties as Kafka's headers."""
-        fields = [HEADERS_TYPE.value_type.field(number) for number in range(2)]
-        headers = pa.StructArray.from_arrays([self.names, self.values.view(pa.binary())], fields=fields)
-        return pa.ListArray.from_arrays(pa.array(self.offsets), headers).cast(HEADERS_TYPE)
+def first_and_last(key: Array) -> tuple[Array, Array]:
+    """Return where each different value of *key* is first and last, in the order of the first."""
+    order = np.argsort(key, kind="stable")
+    begins_group = np.append(True, key[order][1:] != key[order][:-1])
+    group = np.flatnonzero(begins_group)
+    first, last = np.minimum.reduceat(order, group), order[np.append(group[1:], len(order)) - 1]
+    place = np.argsort(first)
+    return first[place], last[place]

@@ -54,6 +54,8 @@ __all__ = ["Extent", "LogWalk", "last_offsets", "next_queue_offsets"]
 Array = np.ndarray[Any, Any]
 
 MAGICS = tuple(magic.to_bytes(4, "big") for magic in MESSAGE_MAGIC_CODES)
+# The first bytes that are searched for a record; each further read takes twice as many, up to `CHUNK_SIZE`.
+FIRST_CHUNK_SIZE = 64 << 10
 WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
 
 
@@ -367,8 +369,11 @@ class LogWalk(SegmentReader):
     def magic_places(self, segment: Segment, begin: int) -> Iterator[int]:
         """Yield where in *segment*, from *begin* on, a record's magic code says that one might begin. Skips holes."""
         at, end = begin, segment.begin + segment.size
+        # The next record is usually near, and a search for a time or the cuts of a log look in many places.
+        size = FIRST_CHUNK_SIZE
         while (at := self.open(segment).seek_data(at)) < end:
-            data = self.pread(segment, at, CHUNK_SIZE)
+            data = self.pread(segment, at, size)
+            size = min(2 * size, CHUNK_SIZE)
             for place in sorted(place for magic in MAGICS for place in places(data, magic)):
                 if place >= MAGIC_CODE_AT:
                     yield at + place - MAGIC_CODE_AT
