@@ -16,7 +16,6 @@ can be written unchanged. Every other column is refused, because its values woul
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -77,8 +76,7 @@ GIVEN_BY_THE_STORE = frozenset(
         "store",
     )
 )
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND = timedelta(milliseconds=1)
+MICROSECONDS = 1_000
 
 
 def check_columns(names: list[str], topic: str | None) -> None:
@@ -127,9 +125,13 @@ def check_types(types: Mapping[str, str]) -> None:
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows keyed by message field, without the other columns."""
-    names = [name for name in batch.schema.names if name in COLUMNS]
-    for row in batch.select(names).to_pylist(maps_as_pydicts="strict"):
+    """Yield rows keyed by message field, without the other columns. Times are microseconds since 1970.
+
+    Spark's times go further than those of Python, and need no time zones as numbers.
+    """
+    kept = batch.select([name for name in batch.schema.names if name in COLUMNS])
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in kept.columns]
+    for row in pa.record_batch(columns, kept.schema.names).to_pylist(maps_as_pydicts="strict"):
         yield {COLUMNS[name]: value for name, value in row.items()}
 
 
@@ -157,7 +159,7 @@ def messages_of(batch: pa.RecordBatch, topic: str | None, mark: tuple[str, str] 
             properties=properties or None,
             flag=row.get("flag") or 0,
             queue_id=row.get("queue_id"),
-            born_timestamp=None if born is None else (born - EPOCH) // MILLISECOND,
+            born_timestamp=None if born is None else born // MICROSECONDS,
         )
         check_topic(message.topic)
         message_properties(message)

@@ -215,3 +215,14 @@ def test_a_message_that_rocketmq_refuses_is_refused_before_any_is_put(tmp_path: 
         batch = pa.RecordBatch.from_pylist([{"topic": "orders", "body": b""}, row], SCHEMA)
         with pytest.raises(MessageIllegal, match=sentence):
             stage_rows(tmp_path, "w", "a.arrow", iter([batch]), None)
+
+
+def test_times_that_python_has_no_dates_for_are_written():
+    """Spark's timestamps go from long before the year 1 to long after 9999."""
+    from pyspark_reput.row_messages import messages_of
+
+    times = [-62_135_596_800_001_000, 253_402_300_800_000_999, -1, None]
+    born = pa.array(times, pa.timestamp("us", "America/New_York"))
+    rows = pa.record_batch({"topic": ["orders"] * 4, "body": [b""] * 4, "bornTimestamp": born})
+    found = [message.born_timestamp for message in messages_of(rows, None)]
+    assert found == [-62_135_596_800_001, 253_402_300_800_000, -1, None]
