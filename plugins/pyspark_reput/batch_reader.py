@@ -63,6 +63,8 @@ class BatchReader(DataSourceReader):
                 begin = table.aligned(begin, end)
         if options.ending_timestamp is None and options.ending_offset is not None and options.ending_offset >= 0:
             until = min(end, options.ending_offset)
+            if options.schema_mode != "ranges":
+                until = table.aligned(until, end)
         return begin, until
 
     def refuse_a_time_without_records(self, table: LogTable, begin: int, until: int) -> None:

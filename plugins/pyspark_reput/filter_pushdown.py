@@ -26,12 +26,13 @@ from reput.table import RowFilter
 
 __all__ = ["push_filter"]
 
-# Column to the field of `RowFilter` that bounds it.
+# Column to the field of `RowFilter` that bounds it. Of a time, the field that is compared in every record, because the
+# same query without push-down does so, too.
 RANGE_FIELDS = {
     "rocketmq": {
         "queueOffset": "queue_offset",
         "commitLogOffset": "commit_log_offset",
-        "storeTimestamp": "store_timestamp",
+        "storeTimestamp": "any_store_timestamp",
     },
     "kafka": {"offset": "queue_offset"},
 }

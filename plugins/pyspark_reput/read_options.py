@@ -242,7 +242,11 @@ class OptionStrings:
         """Return the store directory as an absolute path; the option may be a ``file:`` URL."""
         path = self.text("path")
         if not path:
-            raise ConfigError("name the store directory: option=path", 'Write .load("/path/of/the/store").')
+            raise ConfigError(
+                "name the store directory: option=path",
+                'Write .load("/path/of/the/store"), or .save(…). A table in SQL has the option path and no list of '
+                "columns, and is only read.",
+            )
         if path.startswith("file:"):
             path = unquote(urlsplit(path).path)
         return os.path.abspath(path)

@@ -51,7 +51,7 @@ def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
     """Return the columns of *schema*, which may be any columns of the mode, in any order.
 
     Raises:
-        ConfigError: a column is not in the mode's schema, or has another type.
+        ConfigError: a column is not in the mode's schema, has another type or comes twice, or must not be null.
     """
     known = {field.name: field.dataType for field in from_arrow_schema(arrow_schema(options)).fields}
     for field in schema.fields:
@@ -62,4 +62,9 @@ def chosen_columns(options: ReadOptions, schema: StructType) -> tuple[str, ...]:
                 f"the column has another type: column={field.name} type={known[field.name].simpleString()} "
                 f"asked={field.dataType.simpleString()}"
             )
+        if not field.nullable:
+            raise ConfigError(f"every column may be null: column={field.name}", "Leave NOT NULL out of the schema.")
+    repeated = [name for name in schema.names if schema.names.count(name) > 1]
+    if repeated:
+        raise ConfigError(f"the schema has a column twice: column={repeated[0]}")
     return tuple(schema.names)

@@ -196,7 +196,7 @@ def test_columns_are_those_asked_for_in_that_order(tmp_path: Path):
 
 def test_an_unknown_option_and_a_wrong_value_are_refused(tmp_path: Path):
     """Options are checked before anything is read; the error names the wrong one."""
-    with pytest.raises(ConfigError, match="option=topc options=batch_bytes,"):
+    with pytest.raises(ConfigError, match="option=topc options=any_store_timestamp_min,"):
         reput.table.read(tmp_path, topc=["a"])
     with pytest.raises(ConfigError, match="verify_crc"):
         reput.table.read(tmp_path, verify_crc="some")

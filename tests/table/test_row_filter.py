@@ -69,6 +69,22 @@ def test_times_are_exact_whatever_is_pruned(store: Path, begin: int | None, unti
     assert rows_of(store, **options) == expected
 
 
+def test_a_clock_that_was_set_back_hides_no_record(tmp_path: Path):
+    """The time of every record is compared if that is asked for; a search would pass over the later ones."""
+    log = WrittenLog(tmp_path, 4 << 20)
+    for number in range(3000):
+        set_back = 3_600_000 if number >= 1500 else 0
+        log.append(bytes(1024), store_timestamp=START_MS + 1000 * number - set_back)
+    times = [row["storeTimestamp"].timestamp() * 1000 - START_MS for row in rows_of(log.save())]
+    for begin, until in ((-1_000_000, 0), (None, 1_000_000), (100_000, 200_000)):
+        options = {
+            "any_store_timestamp_min": None if begin is None else START_MS + begin,
+            "any_store_timestamp_until": START_MS + until,
+        }
+        wanted = [time for time in times if (begin is None or time >= begin) and time < until]
+        assert len(rows_of(log.store, **options)) == len(wanted) > 0
+
+
 def test_a_pattern_that_is_none_is_refused(store: Path):
     """The error has the pattern."""
     with pytest.raises(ConfigError, match=r"pattern='\('"):

@@ -140,7 +140,7 @@ class RangeReader:
             raise DamagedStore(
                 f"the log is damaged: from={at} until={end} reason={reason!r}",
                 f"See `reput check STORE`. To read beyond it, accept the range with `reput repair STORE --accept "
-                f"{at}..{end}`, or set on_corruption to report.",
+                f"{at}..{end}`, or set on_corruption (in Spark onCorruption) to report.",
             )
         self.on_damage(BadRange(at, end, reason))
         return end

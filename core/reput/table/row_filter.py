@@ -63,7 +63,10 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
         queues: (topic, queue id) pairs.
         queue_ids: queue ids, of any topic.
         user_topics_only: skip system topics, half messages, retries and dead letters.
-        store_timestamp_min, store_timestamp_until: ms; the second is excluded.
+        store_timestamp_min, store_timestamp_until: ms; the second is excluded. `LogTable` searches the log for them, as
+            if store times ascended, give or take a minute.
+        any_store_timestamp_min, any_store_timestamp_until: the same without a search: the time of every record is
+            compared, so a broker's clock may have been set back.
         queue_offset_min, queue_offset_until: units; the second is excluded.
         commit_log_offset_min, commit_log_offset_until: bytes; the second is excluded.
         queue_ranges: (topic, queue id) to a range of queue offsets; other queues are not bounded.
@@ -76,6 +79,8 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     user_topics_only: bool = False
     store_timestamp_min: int | None = None
     store_timestamp_until: int | None = None
+    any_store_timestamp_min: int | None = None
+    any_store_timestamp_until: int | None = None
     queue_offset_min: int | None = None
     queue_offset_until: int | None = None
     commit_log_offset_min: int | None = None
@@ -100,6 +105,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
             passed &= np.isin(header["queue_id"], list(self.queue_ids))
         bounds = (
             (columns.store_timestamp, self.store_timestamp_min, self.store_timestamp_until),
+            (columns.store_timestamp, self.any_store_timestamp_min, self.any_store_timestamp_until),
             (header["queue_offset"], self.queue_offset_min, self.queue_offset_until),
             (header["commit_log_offset"], self.commit_log_offset_min, self.commit_log_offset_until),
         )

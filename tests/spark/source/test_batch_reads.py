@@ -182,3 +182,14 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: Any, log: WrittenL
             assert offsets_of(load(spark, log.store, pushdown=pushdown).where(condition)) == plain
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_filter_on_times_finds_records_of_a_clock_that_was_set_back(spark: Any, tmp_path: Path):
+    """As RocketMQ stores them: the filter gives the same rows in the log's reader as in Spark."""
+    log = WrittenLog(tmp_path)
+    for seconds in (0, 7200, 1, 2, 7300, 3):
+        log.append(store_timestamp=START_MS + 1000 * seconds)
+    session = spark.newSession()
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    frame = load(session, log.save()).where(f"storeTimestamp < timestamp_millis({START_MS + 2000})")
+    assert offsets_of(frame) == [log.offsets[0], log.offsets[2]]

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_reput import DefaultSource
 from pyspark_reput.read_options import parse_options
@@ -332,3 +333,23 @@ def test_where_a_read_begins_by_default(log: WrittenLog):
     """A batch begins with the first record, a stream with new records, like Spark's Kafka source."""
     assert rows_of(batch(log)) == 60
     assert stream(log).initialOffset()["offset"] == log.end
+
+
+@pytest.mark.parametrize(
+    ("names", "nullable", "sentence"),
+    [
+        (["topic"], False, "every column may be null: column=topic"),
+        (["tags", "topic", "tags"], True, "the schema has a column twice: column=tags"),
+    ],
+)
+def test_a_schema_that_no_row_can_have_is_named(log: WrittenLog, names: list[str], nullable: bool, sentence: str):
+    """Spark itself would fail in a worker, with an error that names neither."""
+    schema = StructType([StructField(name, StringType(), nullable) for name in names])
+    with pytest.raises(ConfigError, match=sentence):
+        DefaultSource({"path": str(log.store)}).reader(schema)
+
+
+def test_a_read_that_ends_within_a_record_includes_it(log: WrittenLog):
+    """As if it ended at the next one: an end that was computed is no damage."""
+    for end, count in ((log.offsets[7], 7), (log.offsets[7] + 1, 8), (log.offsets[8] - 1, 8), (log.offsets[8], 8)):
+        assert rows_of(batch(log, endingOffsets=str(end))) == count
