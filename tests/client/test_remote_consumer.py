@@ -203,6 +203,41 @@ def test_a_message_that_is_sent_back_comes_again(tmp_path):
             assert bodies(received(consumer, 1)) == [b"x"]
 
 
+def test_a_message_that_retention_took_is_sent_back_as_a_copy(tmp_path):
+    """As RocketMQ's consumers do; with the retries counted, and as a dead letter at once if that is asked."""
+    with (
+        served(
+            tmp_path / "store",
+            mapped_file_size_commit_log=64 << 10,
+            delete_when="00",
+            message_delay_level="1s 1s 1s 1s",
+        ) as broker,
+        reput.connect("{}:{}".format(*broker.address)) as client,
+    ):
+        client.put(Message("orders", b"x" * 1000, tags="paid", keys=["k"], properties={"a": "b"}))
+        client.put(Message("orders", b"dead"))
+        with client.consumer("billing", "orders") as consumer:
+            records = sorted((consumer.receive(20), consumer.receive(20)), key=lambda record: record.commit_log_offset)
+            segment = min((tmp_path / "store" / "commitlog").iterdir())
+            client.put_batch([Message("filler", b"f" * (60 << 10)) for _ in range(2)])
+            long_ago = time.time() - 73 * 3600
+            os.utime(segment, (long_ago, long_ago))
+            retention = broker.engine.writer.retention
+            wait_until(lambda: retention.plan(asked=True)[0].goes)
+            retention.clean()
+            wait_until(lambda: not segment.exists())
+            consumer.nack(records[0])
+            consumer.nack(records[1], -1)
+            again = consumer.receive(20)
+            consumer.ack(again)
+        assert (again.body, again.topic, again.tags, again.keys) == (b"x" * 1000, "orders", "paid", ["k"])
+        assert (again.properties["a"], again.reconsume_times) == ("b", 1)
+        assert again.uniq_key == records[0].uniq_key
+        assert again.properties["ORIGIN_MESSAGE_ID"] == records[0].message_id
+        with client.consumer("undertaker", "%DLQ%billing") as consumer:
+            assert bodies(received(consumer, 1)) == [b"dead"]
+
+
 def test_a_full_consumer_waits_for_acknowledgements(client):
     """in_flight_max bounds what a program holds."""
     client.put_batch([Message("orders", b"%d" % number) for number in range(5)])
@@ -432,7 +467,12 @@ def test_a_worker_sends_a_message_back_once_the_broker_can_store_it(client, monk
             raise reput.StoreBusy("not now")
         return send_back(engine, group, *arguments, **options)
 
+    def busy(*arguments):
+        raise reput.StoreBusy("not now")
+
     monkeypatch.setattr("reput.broker.requests.send_back.send_back", busy_at_first)
+    # The copy that the consumer sends then.
+    monkeypatch.setattr("reput.broker.requests.send_message.dead_letter_when_exhausted", busy)
 
     def handle(record):
         raise ValueError(record.body)

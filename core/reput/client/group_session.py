@@ -27,6 +27,7 @@ from reput.client.queue_requests import QueueRequests, reset_offsets
 from reput.client.received import received_records, wanted_tags
 from reput.client.remote_queue import RemoteQueue
 from reput.client.routes import refused
+from reput.client.send_back import SendBack
 from reput.client.session import Session, new_client_id
 from reput.client.target import Target
 from reput.consume.pull.topic_reader import Beginning
@@ -103,6 +104,7 @@ class GroupSession:
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.offsets_reset,
         }
         self.requests = QueueRequests(self.session, group)
+        self.sending_back = SendBack(self.requests)
         self.loop = self.session.loop
         self.queues: dict[MessageQueue, RemoteQueue] = {}
         # The topics that had a route when the consumer joined.
@@ -488,14 +490,13 @@ class GroupSession:
     async def send_back(
         self, queue: RemoteQueue, record: Record, delay_level: int, max_reconsume_times: int | None
     ) -> None:
-        """Send a message back to its broker; a broadcasting consumer drops it.
+        """Send a message back; a broadcasting consumer drops it.
 
         Raises:
-            RequestRefused: the broker refuses.
-            BrokerError: the broker cannot be reached.
+            RequestRefused, BrokerError: see `SendBack.send_back`.
         """
         if not self.broadcast:
-            await self.requests.send_back(queue.queue, record, delay_level, max_reconsume_times)
+            await self.sending_back.send_back(queue.queue, record, delay_level, max_reconsume_times)
             return
         logger.warning(
             "a failed broadcast message is dropped: group=%s topic=%s queue_id=%d queue_offset=%d",

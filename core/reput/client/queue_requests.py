@@ -15,16 +15,13 @@ import msgspec
 from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.consume.pull.topic_reader import Beginning
-from reput.errors import BrokerError, ReputError, RequestRefused
+from reput.errors import BrokerError, ReputError
 from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
-from reput_hooks import Record
 
 __all__ = ["QueueRequests", "queue_fields", "reset_offsets"]
-
-SEND_BACK_TIMEOUT_S = 5.0
 
 # {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
 RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
@@ -107,37 +104,6 @@ class QueueRequests:
                 return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
             await self.session.send_heartbeats()
         return []
-
-    # Sending back.
-
-    async def send_back(
-        self, queue: MessageQueue, record: Record, delay_level: int, max_reconsume_times: int | None
-    ) -> None:
-        """Send a message back to its broker.
-
-        Raises:
-            RequestRefused: the broker refuses.
-            BrokerError: the broker cannot be reached, or cannot store the copy now.
-        """
-        fields = {
-            "offset": str(record.commit_log_offset),
-            "group": self.group,
-            "delayLevel": str(delay_level),
-            "originMsgId": record.message_id,
-            "originTopic": record.topic,
-            "unitMode": "false",
-            "bname": queue.broker_name,
-        }
-        if max_reconsume_times is not None:
-            fields["maxReconsumeTimes"] = str(max_reconsume_times)
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        try:
-            await self.session.request(self.master(queue), command, SEND_BACK_TIMEOUT_S)
-        except RequestRefused as error:
-            if error.response_code != ResponseCode.SYSTEM_ERROR:
-                raise
-            # The code of all that goes wrong at a broker, such as a full disk.
-            raise BrokerError(f"the broker has not stored the copy: {error}", "Send the message back later.") from None
 
     # Locks, for consuming in order.
 

@@ -309,6 +309,7 @@ class RemoteConsumer(ClosingBlock):
     def nack(self, record: Record, delay_level: int = 0, *, max_reconsume_times: int | None = None) -> None:
         """Send a message back: the group continues without it now, and gets it again later.
 
+        If its broker does not have the message any more, or does not answer, a copy is sent to the group's retry topic.
         A broadcasting consumer drops it, as RocketMQ's clients do: the other consumers receive it anyway.
 
         Args:

@@ -84,6 +84,8 @@ class Sending(msgspec.Struct, gc=False):
     Attributes:
         properties: in the form of records, the unique key included.
         is_alone: the message may not be part of a batch.
+        reconsume_times: number of failed deliveries, in a retry topic.
+        max_reconsume_times: the number after which the broker makes a dead letter of it; None: as the group says.
     """
 
     outcome: Outcome
@@ -96,6 +98,8 @@ class Sending(msgspec.Struct, gc=False):
     sharding_key: str | None
     uniq_key: str
     is_alone: bool
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
 
 
 def prepare(message: Message, group: str, outcome: Outcome, born_host: bytes) -> Sending:
@@ -184,13 +188,15 @@ def send_request(queue: MessageQueue, sendings: Sequence[Sending], born_timestam
         "f": "0",
         "g": str(born_timestamp),
         "h": str(first.flag),
-        "j": "0",
+        "j": str(first.reconsume_times),
         "k": "false",
         "m": "false",
         "n": queue.broker_name,
     }
     if len(sendings) == 1:
         fields["i"] = first.properties.decode()
+        if first.max_reconsume_times is not None:
+            fields["l"] = str(first.max_reconsume_times)
         return RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, first.body)
     fields["h"] = "0"
     fields["i"] = ""
