@@ -81,7 +81,9 @@ class StoreReadOnly(StoreError):
 
 
 class StoreBusy(StoreError):
-    """An earlier put is stuck in the system's page cache, or all buffers are full. Nothing was stored; put again."""
+    """An earlier put is stuck in the system's page cache, all buffers are full, or too many transactions are open.
+    Nothing was stored; put again.
+    """
 
     advice = "Put again a little later. If this persists, the disk is overloaded or failing."
 

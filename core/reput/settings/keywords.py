@@ -116,6 +116,7 @@ class SettingKeywords(TypedDict, total=False):
     transaction_check_interval: int
     store_host: str
     born_host: str
+    open_transactions_max: int
     lag_max: int
     acl_file: str
     auth_file: str

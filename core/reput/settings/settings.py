@@ -168,6 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # reput's own: the writer.
     store_host: str = "127.0.0.1:10911"  # of every record; default: broker_ip1 and listen_port, if given
     born_host: str = "127.0.0.1:10911"  # of records sent by this program; default: the store host, if given
+    open_transactions_max: Annotated[int, Meta(ge=1, le=LONG_MAX)] = 200_000  # half a kilobyte of memory each
     lag_max: Annotated[int, Meta(ge=0, le=LONG_MAX)] = 0  # bytes that the consume queue may lag; 0: no bound
 
     # reput's own: who may use the broker.

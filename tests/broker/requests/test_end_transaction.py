@@ -111,12 +111,16 @@ def test_a_transaction_with_a_delay_is_refused(broker, client):
     assert "cannot be delayed" in answer.remark
 
 
+def send_half_of(client, UNIQ_KEY, **properties):
+    """Begin a transaction with this unique key."""
+    born = {"bornTimestamp": str(time.time_ns() // 1_000_000)}
+    return client.send_message("T", b"x", HALF | {"UNIQ_KEY": UNIQ_KEY} | properties, fields=born)
+
+
 def send_halves(client, *uniq_keys):
     """Begin transactions with these unique keys."""
     for uniq_key in uniq_keys:
-        born = {"bornTimestamp": str(time.time_ns() // 1_000_000)}
-        answer = client.send_message("T", b"x", HALF | {"UNIQ_KEY": uniq_key}, fields=born)
-        assert answer.code == ResponseCode.SUCCESS
+        assert send_half_of(client, uniq_key).code == ResponseCode.SUCCESS
 
 
 def test_a_half_message_makes_no_earlier_transaction_be_asked_about_sooner(tmp_path):
@@ -129,6 +133,57 @@ def test_a_half_message_makes_no_earlier_transaction_be_asked_about_sooner(tmp_p
         for uniq_key in ("0A" * 16, "0B" * 16, "0C" * 16):
             send_halves(client, uniq_key)
             assert client.request(Code.CHECK_TRANSACTION_STATE).ext_fields["msgId"] == uniq_key
+
+
+def test_a_producer_that_comes_and_goes_is_not_asked_more_often(tmp_path):
+    """Its questions keep their interval, so flapping does not use them up; new transactions are asked about."""
+    with (
+        served(tmp_path / "store", transaction_time_out=50, transaction_check_interval=60_000) as broker,
+        broker.client() as sender,
+    ):
+        send_halves(sender, "0A" * 16)
+        for uniq_key in ("0A" * 16, "0B" * 16, "0C" * 16):
+            with broker.client() as producer:
+                producer.heartbeat("client", producers=("pg",))
+                if uniq_key != "0A" * 16:
+                    send_halves(producer, uniq_key)
+                assert producer.request(Code.CHECK_TRANSACTION_STATE).ext_fields["msgId"] == uniq_key
+            wait_until(lambda: not broker.broker.clients.producers)
+
+
+def test_a_question_counts_only_if_a_producer_is_connected(broker, client):
+    """A group that is away longer than its questions would take does not lose its transactions."""
+    with broker.client() as producer:
+        producer.heartbeat("client", producers=("pg",))
+        assert send_half(client, b"x").code == ResponseCode.SUCCESS
+        producer.request(Code.CHECK_TRANSACTION_STATE)
+    wait_until(lambda: not broker.broker.clients.producers)
+    transactions = broker.engine.transactional_messages.open_transactions
+    (transaction,) = transactions.pending.values()
+    with transactions.changed:
+        asked, due = transaction.commit_log_offset, transaction.due
+    wait_until(lambda: transaction.due > due + 500)
+    assert transaction.commit_log_offset == asked
+
+
+def test_too_many_open_transactions_are_refused(tmp_path):
+    """With the answer after which clients try again later; once one is settled, there is room for another."""
+    with served(tmp_path / "store", open_transactions_max=2) as broker, broker.client() as client:
+        first, _ = (send_half_of(client, uniq_key) for uniq_key in ("0A" * 16, "0B" * 16))
+        refused = send_half_of(client, "0C" * 16)
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "open_transactions_max=2" in refused.remark
+        assert end(client, first, ROLLBACK).code == ResponseCode.SUCCESS
+        assert send_half_of(client, "0C" * 16).code == ResponseCode.SUCCESS
+
+
+def test_settled_transactions_do_not_stay_in_memory(broker, client):
+    """Those with a long immunity time of their own would, until then."""
+    for number in range(1100):
+        properties = HALF | {"UNIQ_KEY": f"{number:032X}", "CHECK_IMMUNITY_TIME_IN_SECONDS": "1000000"}
+        answer = send_half_of(client, **properties)
+        assert end(client, answer, ROLLBACK).code == ResponseCode.SUCCESS
+    assert len(broker.engine.transactional_messages.open_transactions.schedule) <= 1010
 
 
 def test_a_half_message_costs_the_same_however_many_transactions_are_open(tmp_path):

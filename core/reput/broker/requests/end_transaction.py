@@ -86,6 +86,7 @@ class EndTransactionProcessor:
     def ask_about(self, group: str) -> None:
         """Let the service of transactions ask a producer group."""
         try:
+            self.engine.transactional_messages.checks.is_there = self.clients.has_producer
             self.engine.transactions.on_check(group, self.ask)
         except ReputError as error:
             logger.error("a producer group cannot be asked: group=%r error=%s", group, error)

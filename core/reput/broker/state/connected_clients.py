@@ -260,6 +260,10 @@ class ConnectedClients:
         # A former connection of the client may be dead without anybody having noticed.
         return max(found, key=lambda channel: channel.heartbeat_at, default=None)
 
+    def has_producer(self, group: str) -> bool:
+        """Return whether a producer group has a connection. Any thread may call."""
+        return group in self.producers
+
     def next_producer(self, group: str) -> ClientChannel | None:
         """Return a connection of a producer group, each in turn; None: it has none."""
         channels = self.producers.get(group, {})

@@ -44,7 +44,7 @@ from reput.consume.delivery.half_messages import (
 from reput.consume.delivery.transaction_messages import op_message
 from reput.consume.registry.config_managers import ConfigManagers
 from reput.consume.registry.topics import Topics
-from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused, StoreError
+from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused, StoreBusy, StoreError
 from reput.filter.java_numbers import long_or
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
@@ -64,6 +64,8 @@ OPENED_AGAIN = "0"
 # The longest sleep before the log clock is read again, because it may be corrected.
 LOOK_S = 60.0
 LOAD_TIMEOUT_S = 60.0
+# Entries of the schedule that no longer count and are not removed before their time.
+SKIPPED_MAX = 1_000
 
 
 class SettledUpTo(msgspec.Struct, frozen=True):
@@ -80,10 +82,12 @@ class Transaction:
         queue_offset, commit_log_offset: of its newest copy in the half topic.
         copies: queue offsets of all copies that still need an op record.
         due: when to ask about it, ms since 1970.
+        asked_at: when its checker was asked last, ms since 1970; 0: not since it was read.
         uncounted: questions that no copy counts.
     """
 
     __slots__ = (
+        "asked_at",
         "commit_log_offset",
         "copies",
         "due",
@@ -102,6 +106,7 @@ class Transaction:
         self.commit_log_offset = record.commit_log_offset
         self.copies = [record.queue_offset]
         self.due = due
+        self.asked_at = 0
         self.uncounted = 0
 
 
@@ -229,7 +234,17 @@ class OpenTransactions:
         return transaction
 
     def append(self, half: Message) -> tuple[Transaction, PutMessageResult]:
-        """Append the half message of a new transaction to queue 0. Under the condition."""
+        """Append the half message of a new transaction to queue 0. Under the condition.
+
+        Raises:
+            StoreBusy: too many transactions are open.
+        """
+        if len(self.pending) >= self.settings.open_transactions_max:
+            raise StoreBusy(
+                f"too many transactions are open: open_transactions={len(self.pending)} "
+                f"open_transactions_max={self.settings.open_transactions_max}",
+                "Commit or roll back those that are open, or let their producer groups connect and be asked.",
+            )
         result = self.writer.appender.append(half)
         transaction = self.know(self.half_at(result.commit_log_offset))
         self.half_ends[0] = result.queue_offset + 1
@@ -342,21 +357,36 @@ class OpenTransactions:
     # When to ask.
 
     def first_question(self, transaction: Transaction) -> int:
-        """Return when to ask about a transaction that had to wait for a checker."""
+        """Return when to ask about a transaction that had to wait for a checker.
+
+        If a producer comes and goes, that is not sooner after the last question than otherwise.
+        """
         _, born, _, _ = transaction.identity
-        return min(transaction.due, born + self.settings.transaction_time_out)
+        first = born + self.settings.transaction_time_out
+        if transaction.asked_at:
+            first = max(first, transaction.asked_at + self.settings.transaction_check_interval)
+        return min(transaction.due, first)
 
     def ask_at(self, transaction: Transaction, due: int) -> None:
         """Ask about *transaction* at *due*."""
         transaction.due = due
         self.sequence += 1
         heapq.heappush(self.schedule, (due, self.sequence, transaction))
+        if len(self.schedule) > 2 * len(self.pending) + SKIPPED_MAX:
+            # Their own immunity time may keep settled transactions here for very long.
+            self.schedule = [entry for entry in self.schedule if self.is_scheduled(entry)]
+            heapq.heapify(self.schedule)
+
+    def is_scheduled(self, entry: tuple[int, int, Transaction]) -> bool:
+        """Return whether an entry of the schedule counts: its transaction is open, and was not scheduled anew."""
+        due, _, transaction = entry
+        return transaction.due == due and self.pending.get(transaction.identity) is transaction
 
     def seconds_to_next(self) -> float:
         """Return the seconds until the next look."""
         while self.schedule:
-            due, _, transaction = self.schedule[0]
-            if self.pending.get(transaction.identity) is transaction and transaction.due == due:
+            due, _, _ = self.schedule[0]
+            if self.is_scheduled(self.schedule[0]):
                 return min(max(0.0, (due - self.writer.log_clock.now_ms()) / 1000), LOOK_S)
             heapq.heappop(self.schedule)
         return threading.TIMEOUT_MAX

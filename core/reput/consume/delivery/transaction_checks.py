@@ -50,6 +50,8 @@ class TransactionChecks(ServiceThread):
         self.changed = transactions.changed
         # By producer group.
         self.checkers: dict[str, Checker] = {}
+        # Says whether a group can be asked now. A broker can ask only while a producer of the group is connected.
+        self.is_there: Callable[[str], bool] = lambda producer_group: True
         self.start()
 
     def set_checker(self, producer_group: str, checker: Checker | None) -> None:
@@ -114,7 +116,8 @@ class TransactionChecks(ServiceThread):
                 del self.transactions.pending[transaction.identity]
                 self.transactions.moved = True
                 return
-            checker = self.checkers.get(transaction.producer_group)
+            group = transaction.producer_group
+            checker = self.checkers.get(group) if self.is_there(group) else None
             age = self.writer.log_clock.now_ms() - half.born_timestamp
             asked = check_times(half) + transaction.uncounted
             asked_enough = checker is not None and asked >= self.settings.transaction_check_max
@@ -124,6 +127,7 @@ class TransactionChecks(ServiceThread):
             if checker is None:
                 return
             try:
+                transaction.asked_at = self.writer.log_clock.now_ms()
                 half, result = self.transactions.append_again(transaction, half)
             except MessageIllegal:
                 # The count property would make the message exceed a limit, so count in memory.
