@@ -57,8 +57,9 @@ class Record(UndecodedRecord):
         magic_code: ``0xDAA320A7`` (V1) or ``0xDAA320AB`` (V2, topics of more than 127 bytes).
         born_timestamp, store_timestamp: milliseconds since 1970 UTC.
         born_host, store_host: ``127.0.0.1:5000`` or ``[::1]:5000``.
-        body_crc: as stored, unsigned.
-        body: as stored, never decompressed.
+        body_crc: of the body as stored, unsigned.
+        body: unpacked if the producer's client has compressed it. If it does not unpack, or in a dispatcher: as stored,
+            with bit 0 of *sys_flag* set.
         properties: in stored order, empty values kept.
         message_id: the id of the store, upper-case hex of store host and commit-log offset.
 

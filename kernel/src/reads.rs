@@ -21,6 +21,9 @@ pub const UNIT_SIZE: usize = 20;
 pub const HEAD_SIZE: usize = 88;
 const PROPERTIES_SIZE: usize = 2;
 const MAGIC_CODE: u32 = 0xDAA3_20A7;
+/// Of a record, the byte of the flags that has `COMPRESSED`: a client has compressed the body.
+const FLAG_BYTE_AT: usize = 39;
+const COMPRESSED: u8 = 1;
 /// Flags of hosts that are IPv6.
 pub const IPV6_HOSTS: i32 = 0x10 | 0x20;
 
@@ -333,7 +336,7 @@ impl ReadRecords {
     /// Return the objects of the records, as `checked_record` of `reput/store/record/record.py` makes each.
     ///
     /// *undecoded* is the type that they are before they are of the type *record*; *decode* decodes the other fields. A
-    /// body that ends at or before *early_body_end_max* is copied at once.
+    /// body that ends at or before *early_body_end_max* is copied at once, unless a client has compressed it.
     fn decoded<'py>(
         &self,
         undecoded: &Bound<'py, PyType>,
@@ -388,8 +391,9 @@ impl<'py> Makers<'_, 'py> {
         made.setattr(intern!(py, "record_size"), found.place.record_size)?;
         made.setattr(intern!(py, "_data"), &found.data)?;
         made.setattr(intern!(py, "_decode"), self.decode)?;
-        if found.body_end <= self.early_body_end_max {
-            let body = bytes(py, &found.data.bind(py).as_bytes()[HEAD_SIZE..found.body_end])?;
+        let data = found.data.bind(py).as_bytes();
+        if found.body_end <= self.early_body_end_max && data[FLAG_BYTE_AT] & COMPRESSED == 0 {
+            let body = bytes(py, &data[HEAD_SIZE..found.body_end])?;
             made.setattr(intern!(py, "body"), body)?;
         }
         made.setattr(intern!(py, "__class__"), self.record)?;

@@ -14,7 +14,8 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records, with_exact_tags
-from reput.store.record.record import OFFSET_DIGITS, decode_host, decode_message_id, decode_record
+from reput.store.record.record import OFFSET_DIGITS, decode_host, decode_message_id
+from reput.store.record.sent_record import sent_record
 from reput_hooks import Record
 
 __all__ = ["TIMESTAMP_MAX", "get_messages", "query_messages"]
@@ -151,7 +152,7 @@ async def query_messages(
             continue
         if response.code != ResponseCode.SUCCESS:
             raise refused(response)
-        records = map(decode_record, records_of(response.body_bytes))
+        records = map(sent_record, records_of(response.body_bytes))
         # The broker's index has only hashes, so the result may include other keys. reput's brokers know ids as keys.
         found += [record for record in records if record.topic == topic and has_key(record, key)]
     found.sort(key=lambda record: (record.store_timestamp, record.commit_log_offset))
@@ -178,7 +179,7 @@ async def view_message(session: Session, message_id: str) -> Record | None:
     broker = decode_host(bytes.fromhex(message_id[:-OFFSET_DIGITS]))
     response = await session.invoke(broker, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)}))
     if response.code == ResponseCode.SUCCESS:
-        return decode_record(response.body_bytes)
+        return sent_record(response.body_bytes)
     # The code is that of any error.
     if response.code == ResponseCode.SYSTEM_ERROR and (response.remark or "").startswith(NO_MESSAGE):
         return None

@@ -1,6 +1,6 @@
 """Records of a pull's answer, in the form that the consumer's program gets.
 
-    body of the answer ──▶ records ──▶ tag ──▶ body inflated, first topic restored
+    body of the answer ──▶ records ──▶ tag ──▶ first topic restored
 
 Source: RocketMQ client, PullAPIWrapper.processPullResult; RocketMQ common, MessageDecoder.
 """
@@ -8,22 +8,17 @@ Source: RocketMQ client, PullAPIWrapper.processPullResult; RocketMQ common, Mess
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from struct import Struct
-from typing import Any
 
 from reput.errors import BrokerError, DamagedStore
 from reput.filter import TagFilter
-from reput.store.record.body_compression import COMPRESSED_FLAG, COMPRESSION_MASK, unpack_body
-from reput.store.record.record import decode_record
+from reput.store.record.sent_record import sent_record, set_first_topic
 from reput_hooks import Record
 
-__all__ = ["INFLATED_SIZE_MAX", "received_records", "records_of"]
+__all__ = ["received_records", "records_of"]
 
 SIZE = Struct(">i")
 SYS_FLAG_AT = 36
-# If a body is larger, once inflated, than producers may send, it is damaged or an attack.
-INFLATED_SIZE_MAX = 32 << 20
 
 
 def records_of(data: bytes) -> Iterator[bytes]:
@@ -55,28 +50,16 @@ def received_records(data: bytes, tags: frozenset[str], *, is_retry: bool) -> tu
     total = 0
     for piece in records_of(data):
         try:
-            record = decode_record(piece)
+            record = sent_record(piece)
         except DamagedStore as error:
             raise BrokerError(f"the broker's answer holds a broken record: {error}") from None
         if tags and record.properties.get("TAGS") not in tags:
             continue
-        if is_retry or piece[SYS_FLAG_AT + 3] & COMPRESSED_FLAG:
-            record = as_sent(record, is_retry=is_retry)
+        if is_retry:
+            set_first_topic(record)
         found.append((record.queue_offset, record))
         total += record.record_size
     return found, total
-
-
-def as_sent(record: Record, *, is_retry: bool) -> Record:
-    """Return a record as its producer sent it: inflated, with the topic that it was first sent to."""
-    changes: dict[str, Any] = {}
-    if is_retry:
-        changes["topic"] = record.properties.get("RETRY_TOPIC", record.topic)
-    if record.sys_flag & COMPRESSED_FLAG:
-        body = unpack_body(record.body, record.sys_flag, INFLATED_SIZE_MAX)
-        if body is not None:
-            changes |= {"body": body, "sys_flag": record.sys_flag & ~COMPRESSION_MASK}
-    return replace(record, **changes) if changes else record
 
 
 def wanted_tags(compiled: object) -> frozenset[str]:

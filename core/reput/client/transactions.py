@@ -29,7 +29,8 @@ from reput.remoting.heartbeat import HeartbeatData, ProducerData
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.store.record.message import Message, PutMessageResult
-from reput.store.record.record import decode_host, decode_record
+from reput.store.record.record import decode_host
+from reput.store.record.sent_record import sent_record
 from reput_hooks import Record
 
 __all__ = ["Checker", "Transactions"]
@@ -162,7 +163,7 @@ class Transactions:
     def _check(self, connection: Connection, request: RemotingCommand) -> None:
         """Ask the group's checker, and answer. In a thread."""
         try:
-            half = decode_record(request.body_bytes)
+            half = sent_record(request.body_bytes)
             group = half.properties.get("PGROUP", "")
             fields = request.ext_fields
             offset, queue_offset = int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"])

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import zlib
 from datetime import UTC, datetime
 
 import msgspec
 
+from reput.store.record.body_compression import COMPRESSED_FLAG, unpack_body
+from reput.store.record.sent_record import stored_body
 from reput_hooks import Record
 
 __all__ = ["BodyView", "body_view", "inflated", "message_row", "time_text"]
 
-COMPRESSED_FLAG = 1
 # What a page shows of a body at most, and of one line of a table.
 BODY_SIZE_MAX = 64 << 10
 JSON_SIZE_MAX = 16 << 10
@@ -76,14 +76,14 @@ def body_view(record: Record) -> BodyView:
 
 def inflated(record: Record) -> tuple[bytes, str]:
     """Return a body as its producer gave it, as far as that goes, and what is to be said of it."""
-    if not record.sys_flag & COMPRESSED_FLAG:
-        return record.body, ""
-    try:
-        # Bounded: a few bytes may stand for gigabytes.
-        body = zlib.decompressobj().decompress(record.body, INFLATED_SIZE_MAX)
-    except zlib.error:
-        return record.body, "compressed in a way that is not zlib's"
-    return body, f"compressed: {len(record.body)} bytes stored"
+    stored, sys_flag = stored_body(record)
+    if not sys_flag & COMPRESSED_FLAG:
+        return stored, ""
+    # Not `record.body`, which may be larger, and which the records of a page would keep.
+    body = unpack_body(stored, sys_flag, INFLATED_SIZE_MAX)
+    if body is None:
+        return stored, "compressed in a way that is not read here, or too long"
+    return body, f"compressed: {len(stored)} bytes stored"
 
 
 def decoded(body: bytes) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reput.errors import DamagedStore
 from reput.store.disk.shortages import tell_read_error
 from reput.store.log.log_scan import LogScan
-from reput.store.record.record import decode_record
+from reput.store.record.sent_record import sent_record
 from reput.store.recovery.damage_list import accepted_damage
 from reput_hooks import Record
 
@@ -90,4 +90,4 @@ class LogRecords:
 def decoded(data: bytes | bytearray | memoryview, positions: Sequence[int]) -> Iterator[Record]:
     """Yield the records at *positions* of *data*, each decoded on demand."""
     for position in positions:
-        yield decode_record(data, position)
+        yield sent_record(data, position)

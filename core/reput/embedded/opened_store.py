@@ -17,6 +17,7 @@ from reput.settings import Settings
 from reput.store.disk.shortages import store_error, tell_read_error
 from reput.store.reader.results import GetMessageResult, with_exact_tags
 from reput.store.record.record import decode_message_id
+from reput.store.record.sent_record import as_sent
 from reput_hooks import Record
 
 __all__ = ["TIMESTAMP_MAX", "OpenedStore"]
@@ -159,11 +160,13 @@ class OpenedStore(ClosingBlock, Generic[Engine]):
             if topic is None:
                 assert key is not None
                 record = engine.reader.store.record_of_id(key)
-                return [record] if record and count_max and begin <= record.store_timestamp <= end else []
-            if tags is not None:
-                return engine.reader.index.query_tags(topic, tags, count_max, begin, end).records
-            assert key is not None
-            return engine.reader.index.query_message(topic, key, count_max, begin, end).records
+                found = [record] if record and count_max and begin <= record.store_timestamp <= end else []
+            elif tags is not None:
+                found = engine.reader.index.query_tags(topic, tags, count_max, begin, end).records
+            else:
+                assert key is not None
+                found = engine.reader.index.query_message(topic, key, count_max, begin, end).records
+        return list(map(as_sent, found))
 
     async def aquery(
         self,

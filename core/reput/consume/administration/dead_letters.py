@@ -22,13 +22,14 @@ from reput.consume.administration.stored_queues import StoredQueues
 from reput.consume.delivery.carried_message import carried_message, carried_properties
 from reput.consume.pull.topic_reader import Beginning, MessageSource, TopicReader, check_beginning, first_queue_offset
 from reput.consume.registry.topics import DLQ_PREFIX, RETRY_PREFIX
-from reput.errors import ConfigError, RequestRefused
+from reput.errors import ConfigError, MessageIllegal, RequestRefused
 from reput.filter import parse, parse_plain_tags
 from reput.in_thread import iterated_in_thread
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager
 from reput.store.disk.shortages import tell_read_error
 from reput.store.reader.results import GetMessageResult
+from reput.store.record.body_compression import COMPRESSED_FLAG
 from reput.store.record.message import Message, PutMessageResult
 from reput_hooks import Record
 
@@ -49,7 +50,6 @@ LEFT_OUT = ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DELAY",
 LEFT_OUT_COUNTS = ("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME")
 # After so many letters the mark is written, so that a kill repeats no more.
 MARK_EVERY = 100
-COMPRESSED_FLAG = 1
 RedriveTarget = Literal["topic", "group"]
 
 
@@ -326,7 +326,10 @@ class GroupDeadLetters:
             message = msgspec.structs.replace(
                 carried_message(record, topic, 0, properties, keeps_store_host=False), queue_id=None, reconsume_times=0
             )
-        result = self._source.put(message)
+        try:
+            result = self._source.put(message)
+        except MessageIllegal as error:
+            return RedrivenLetter(*place, topic, "left", reason=str(error))
         return RedrivenLetter(*place, topic, "redriven", message_id=result.message_id)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.record.properties import filled_properties
 from reput.store.record.record import CRC_NAME, encode_address
+from reput.store.record.sent_record import stored_body
 from reput_hooks import Record
 
 __all__ = ["carried_message", "carried_properties"]
@@ -33,15 +34,16 @@ def carried_message(
     Args:
         keeps_store_host: the new record keeps the store host of the former one; otherwise it gets this store's own.
     """
+    body, sys_flag = stored_body(record)
     return MessageExtBrokerInner(
         topic,
-        record.body,
+        body,
         properties=properties,
         flag=record.flag,
         queue_id=queue_id,
         born_timestamp=record.born_timestamp,
         born_host=encode_address(record.born_host),
         store_host=encode_address(record.store_host) if keeps_store_host else None,
-        sys_flag=record.sys_flag,
+        sys_flag=sys_flag,
         reconsume_times=record.reconsume_times,
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from reput.consume.groups.group_lock import GroupLock
 from reput.consume.groups.shared_queue import SharedQueue
@@ -25,6 +24,7 @@ from reput.errors import DamagedStore
 from reput.filter import SqlFilter, TagFilter
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, Records
 from reput.store.record.multi_dispatch import LMQ_PREFIX
+from reput.store.record.sent_record import set_first_topic
 from reput_hooks import Record
 
 __all__ = ["QueueFetcher"]
@@ -215,5 +215,5 @@ def wanted_of(
 def as_sent_first(records: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
     """Yield records of a retry topic with their first topic, as RocketMQ's consumers see them."""
     for queue_offset, record in records:
-        topic = record.properties.get("RETRY_TOPIC", record.topic)
-        yield queue_offset, replace(record, topic=topic)
+        set_first_topic(record)
+        yield queue_offset, record

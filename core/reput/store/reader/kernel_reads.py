@@ -14,7 +14,8 @@ from reput.kernel import Kernel, KernelReads
 from reput.store.disk.open_files import OpenFiles
 from reput.store.log.segments import Segment
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, KernelRecords
-from reput.store.record.record import EARLY_BODY_END_MAX, decode_fields
+from reput.store.record.record import EARLY_BODY_END_MAX
+from reput.store.record.sent_record import decode_sent_fields
 from reput_hooks import Record
 from reput_hooks.record import UndecodedRecord
 
@@ -79,7 +80,7 @@ def kernel_reads(
         KernelRecords,
         UndecodedRecord,
         Record,
-        decode_fields,
+        decode_sent_fields,
         EARLY_BODY_END_MAX,
         own_from,
         count_max,

@@ -16,7 +16,8 @@ from reput.kernel import ReadRecords
 from reput.settings import Settings
 from reput.store.queue.consume_queue import Unit
 from reput.store.record.layout import QUEUE_PLACE_V4
-from reput.store.record.record import checked_record, decode_record, fetched_records, read_records, store_timestamp_of
+from reput.store.record.record import checked_record, fetched_records, read_records, store_timestamp_of
+from reput.store.record.sent_record import decode_sent_fields, sent_record
 from reput_hooks import Record
 
 __all__ = [
@@ -70,7 +71,7 @@ class BoundaryType(enum.Enum):
 
 
 class Records(Sequence[Record]):
-    """Records as they were read, each decoded on access.
+    """Records as programs get them, each decoded on access.
 
     Raises:
         DamagedStore: on access to a record whose bytes are invalid.
@@ -100,13 +101,20 @@ class Records(Sequence[Record]):
 
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
         if isinstance(index, slice):
-            return [decode_record(data) for data in self._data[index]]
-        return decode_record(self._data[index])
+            return [sent_record(data) for data in self._data[index]]
+        return sent_record(self._data[index])
 
     def __iter__(self) -> Iterator[Record]:
         if self._places is None:
-            return map(decode_record, self._data)
-        return map(checked_record, self._data, self._places, repeat(QUEUE_PLACE_V4.size), self._body_ends)
+            return map(sent_record, self._data)
+        return map(
+            checked_record,
+            self._data,
+            self._places,
+            repeat(QUEUE_PLACE_V4.size),
+            self._body_ends,
+            repeat(decode_sent_fields),
+        )
 
     @property
     def data(self) -> list[bytes]:
@@ -181,10 +189,10 @@ class KernelRecords(Records):
         return len(self._found)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(read_records(self._found))
+        return iter(read_records(self._found, decode_sent_fields))
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
-        return fetched_records(self._found)
+        return fetched_records(self._found, decode_sent_fields)
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):

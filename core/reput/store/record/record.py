@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Any, TypeAlias
 
 from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
 from reput.kernel import ReadRecords
+from reput.store.record.body_compression import COMPRESSED_FLAG
 from reput.store.record.layout import (
     BODY_AT,
     BODY_SIZE,
@@ -52,6 +53,7 @@ __all__ = [
     "body_crc",
     "checked_record",
     "crc_property",
+    "decode_fields",
     "decode_host",
     "decode_message_id",
     "decode_record",
@@ -76,6 +78,9 @@ assert len(CRC_PROPERTY_NAME) + 10 + 1 == CRC_PROPERTY_SIZE
 EARLY_BODY_END_MAX = 8192
 
 TOPIC_SIZE_MAX = {MESSAGE_MAGIC_CODE: TOPIC_SIZE_MAX_V1, MESSAGE_MAGIC_CODE_V2: TOPIC_SIZE_MAX_V2}
+
+# Returns values of fields of a record by name, among them that of the name that is given.
+DecodeFields: TypeAlias = Callable[[bytes, str], dict[str, Any]]
 
 OFFSET = Struct(">q")
 OFFSET_DIGITS = 2 * OFFSET.size
@@ -246,32 +251,39 @@ def decode_record(data: bytes | bytearray | memoryview, at: int = 0) -> Record:
     return checked_record(own, (queue_offset, (commit_log_offset, size, 0)), body_at - at, topic_field - at)
 
 
-def checked_record(data: bytes, place: tuple[int, tuple[int, int, int]], body_at: int, body_end: int) -> Record:
+def checked_record(
+    data: bytes,
+    place: tuple[int, tuple[int, int, int]],
+    body_at: int,
+    body_end: int,
+    decode: DecodeFields | None = None,
+) -> Record:
     """Return the record of *data*, whose sizes agree.
 
     Args:
         place: its queue offset and its unit, which agree with the record itself.
         body_at, body_end: where its body begins and ends.
+        decode: decodes the other fields; None: `decode_fields`, and the body is that of the log.
     """
     record: Any = UndecodedRecord()
     record.queue_offset, (record.commit_log_offset, record.record_size, _) = place
     record._data = data
-    record._decode = decode_fields
-    if body_end <= EARLY_BODY_END_MAX:
+    record._decode = decode or decode_fields
+    if body_end <= EARLY_BODY_END_MAX and not (decode and data[SYS_FLAG_AT + 3] & COMPRESSED_FLAG):
         record.body = data[body_at:body_end]
     record.__class__ = Record
     decoded: Record = record
     return decoded
 
 
-def read_records(found: ReadRecords) -> list[Record]:
+def read_records(found: ReadRecords, decode: DecodeFields) -> list[Record]:
     """Return the records that the kernel has read, as `checked_record` makes each."""
-    return found.decoded(UndecodedRecord, Record, decode_fields, EARLY_BODY_END_MAX)
+    return found.decoded(UndecodedRecord, Record, decode, EARLY_BODY_END_MAX)
 
 
-def fetched_records(found: ReadRecords) -> Iterator[tuple[int, Record]]:
+def fetched_records(found: ReadRecords, decode: DecodeFields) -> Iterator[tuple[int, Record]]:
     """Yield the records that the kernel has read with their queue offsets, each made when it is taken."""
-    return found.fetched(UndecodedRecord, Record, decode_fields, EARLY_BODY_END_MAX)
+    return found.fetched(UndecodedRecord, Record, decode, EARLY_BODY_END_MAX)
 
 
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:
