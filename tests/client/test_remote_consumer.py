@@ -21,6 +21,7 @@ from reput.consume.delivery.send_back import send_back
 from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.request_code import RequestCode
+from reput.store.config.topic_config_manager import TopicConfig
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
 from serving import served
 
@@ -139,7 +140,7 @@ def test_text_that_looks_like_an_expression_is_refused_as_by_a_store(client):
     with pytest.raises(reput.filter.FilterSyntaxError, match="no list of tags"):
         asyncio.run(client.aconsumer("billing", "orders", "price > 3"))
     with client.consumer("billing", "orders") as consumer:
-        assert bodies(received(consumer, 4)) == [b"0", b"1", b"2", b"3", b"4"]
+        assert bodies(received(consumer, 5)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_an_expression_that_the_broker_does_not_take_is_an_error(client):
@@ -290,18 +291,18 @@ def test_broadcasting_consumers_get_everything_each(client, tmp_path):
 
 @pytest.mark.slow
 def test_a_compressed_body_is_inflated(broker, client):
-    """As RocketMQ's producers compress: zlib, LZ4 or zstd, by bits in the flags. A bomb stays as it is."""
+    """As RocketMQ's producers compress: zlib, LZ4 or zstd, by bits in the flags. So it is for `get` and `query`."""
     long = b"long " * 1000
-    bomb = zlib.compress(bytes(33 << 20))
-    sent = [(zlib.compress(long), 1), (bomb, 1), (b"no zlib", 1)]
+    sent = [(zlib.compress(long), 1), (b"no zlib", 1)]
     sent += [(pa.compress(long, codec=codec, asbytes=True), 1 | kind << 8) for kind, codec in ((1, "lz4"), (2, "zstd"))]
     with broker.client() as raw:
-        for body, sys_flag in sent:
-            raw.send_message("orders", body, fields={"sysFlag": str(sys_flag)})
+        answers = [raw.send_message("orders", body, fields={"sysFlag": str(flag)}) for body, flag in sent]
     with client.consumer("billing", "orders") as consumer:
-        records = received(consumer, 5)
-    assert [record.body for record in records] == [long, bomb, b"no zlib", long, long]
-    assert [record.sys_flag for record in records] == [0, 1, 1, 0, 0]
+        records = received(consumer, 4)
+    assert [record.body for record in records] == [long, b"no zlib", long, long]
+    assert [record.sys_flag for record in records] == [0, 1, 0, 0]
+    assert list(client.get("orders", 0)) == records
+    assert [client.query(key=answer.ext_fields["msgId"])[0] for answer in answers] == records
 
 
 @pytest.mark.parametrize("options", [{}, {"in_order": True}, {"broadcast": True}, {"begin": "latest"}])
@@ -559,6 +560,23 @@ def test_a_consumer_does_not_start_while_all_brokers_are_away(broker, client):
     register(broker, "orders", port)
     with pytest.raises(reput.BrokerError, match=f"the peer cannot be reached: address=127.0.0.1:{port}"):
         client.consumer("billing", "orders")
+
+
+def test_a_client_is_closed_while_its_broker_hangs(broker, client, monkeypatch):
+    """Within one time limit, not within one for each consumer and each queue whose offset is to be committed."""
+    monkeypatch.setattr(group_session, "CLOSE_TIMEOUT_S", 0.3)
+    queues, hanging = 40, threading.Event()
+    client.administration.update_topic(TopicConfig("orders", queues, queues))
+    client.put_batch([Message("orders", b"x", queue_id=queue_id) for queue_id in range(queues)])
+    for group in ("billing", "shipping"):
+        assert len(received(client.consumer(group, "orders"), queues)) == queues
+    broker.loop.call_soon_threadsafe(hanging.wait)
+    try:
+        before = time.monotonic()
+        client.close()
+        assert time.monotonic() - before < 15
+    finally:
+        hanging.set()
 
 
 @pytest.mark.slow

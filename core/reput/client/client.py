@@ -7,7 +7,7 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials, credentials
@@ -418,8 +418,13 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
         Puts that are under way are waited for. In a task, await `aclose`.
         """
+        by_loop: dict[asyncio.AbstractEventLoop, list[RemoteConsumer]] = {}
         for consumer in list(self._consumers):
-            consumer.close()
+            # In a forked child they are closed already, and their loop does not run.
+            if not consumer._closed:
+                by_loop.setdefault(consumer._session.loop, []).append(consumer)
+        for loop, consumers in by_loop.items():
+            run_in(loop, closed_consumers(consumers))
         of_loops, background = self._sessions.end()
         for here in of_loops:
             run_in(here.loop, closed_sender(here.sender))
@@ -429,8 +434,7 @@ class Client(Puts, ClosingBlock, RunsWorkers):
 
     async def aclose(self) -> None:
         """Like `close`, for a task."""
-        for consumer in list(self._consumers):
-            await consumer.aclose()
+        await closed_consumers(list(self._consumers))
         loop = asyncio.get_running_loop()
         of_loops, background = self._sessions.end()
         for here in of_loops:
@@ -445,6 +449,13 @@ class Client(Puts, ClosingBlock, RunsWorkers):
     def _require_open(self) -> None:
         """Refuse calls on a closed client."""
         self._sessions.require_open()
+
+
+async def closed_consumers(consumers: Sequence[RemoteConsumer]) -> None:
+    """Close consumers, all at once: a broker that hangs would cost its time for each."""
+    for error in await asyncio.gather(*(consumer.aclose() for consumer in consumers), return_exceptions=True):
+        if error is not None:
+            raise error
 
 
 async def closed_sender(sender: Sender) -> None:

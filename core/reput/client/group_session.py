@@ -58,6 +58,7 @@ COMMIT_OFFSET_FLAG, SUSPEND_FLAG = 1, 2
 # The interval until the broker knows a new member and all topics exist.
 REBALANCE_AGAIN_S = 1.0
 UNLOCK_WAIT_S = 30.0
+CLOSE_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
 encode_json = msgspec.json.Encoder().encode
@@ -160,15 +161,13 @@ class GroupSession:
         self.closed = True
         await end_all(self.tasks)
         await end_all([queue.pulling for queue in self.queues.values() if queue.pulling is not None])
-        with contextlib.suppress(ReputError):
-            await self.commit()
+        # A broker that hangs finds out by itself, and delivers what was not committed again.
+        with contextlib.suppress(ReputError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.commit()
         if self.in_order:
             self.requests.unlock(list(self.queues))
-        fields = {"clientID": self.session.client_id, "consumerGroup": self.group}
-        for broker in self.session.routes.all_masters():
-            if self.session.connected(broker) is not None:
-                with contextlib.suppress(ReputError):
-                    await self.session.invoke(broker, RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields), 1.0)
+        await self.requests.unregister()
         await self.session.close()
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -529,19 +528,16 @@ class GroupSession:
             BrokerError: a broker cannot be reached.
             StoreError: the local file cannot be written.
         """
-        error: ReputError | None = None
-        for queue in list(self.queues.values()):
-            if queue.dropped:
-                # Its topic was deleted.
-                continue
-            try:
-                await self.commit_queue(queue, self.offset_of(queue))
-            except ReputError as raised:
-                error = error or raised
+        # A queue whose topic was deleted is dropped. All at once: a broker that hangs would cost its time for each.
+        kept = [queue for queue in self.queues.values() if not queue.dropped]
+        done = await asyncio.gather(
+            *(self.commit_queue(queue, self.offset_of(queue)) for queue in kept), return_exceptions=True
+        )
         if self.local_offsets is not None:
             self.local_offsets.persist()
-        if error is not None:
-            raise error
+        for error in done:
+            if error is not None:
+                raise error
 
     async def commit_queue(self, queue: RemoteQueue, offset: int) -> None:
         """Commit the offset of one queue, if it has changed."""

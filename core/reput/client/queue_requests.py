@@ -5,6 +5,7 @@ Source: RocketMQ client, MQClientAPIImpl and RebalanceImpl.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -22,6 +23,8 @@ from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 
 __all__ = ["QueueRequests", "queue_fields", "reset_offsets"]
+
+UNREGISTER_TIMEOUT_S = 1.0
 
 # {{"brokerName":…,"queueId":…,"topic":…}:offset,…}
 RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
@@ -104,6 +107,16 @@ class QueueRequests:
                 return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
             await self.session.send_heartbeats()
         return []
+
+    async def unregister(self) -> None:
+        """Tell the brokers that are connected, all at once, that this client leaves the group."""
+        fields = {"clientID": self.session.client_id, "consumerGroup": self.group}
+        asked = [
+            self.session.invoke(broker, RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields), UNREGISTER_TIMEOUT_S)
+            for broker in self.session.routes.all_masters()
+            if self.session.connected(broker) is not None
+        ]
+        await asyncio.gather(*asked, return_exceptions=True)
 
     # Locks, for consuming in order.
 
