@@ -97,6 +97,25 @@ def test_names_of_tls_have_dots_as_in_rocketmq(write: Callable[[str, str], Path]
         assert given.settings.tls_server_cert_path == "/a.pem"
 
 
+def test_a_file_as_guides_print_it_is_read(write: Callable[[str, str], Path]):
+    """With the names that RocketMQ has not had for long, and passes over, and with the ends of lines of Windows."""
+    text = """#所属集群名字\r
+        brokerClusterName=rocketmq-cluster\r
+        mapedFileSizeCommitLog=1073741824\r
+        mapedFileSizeConsumeQueue=300000\r
+        storePathConsumeQueue=/data/store/consumequeue\r
+        storePathIndex=/data/store/index\r
+        storeCheckpoint=/data/store/checkpoint\r
+        abortFile=/data/store/abort\r
+        #checkTransactionMessageEnable=false\r
+        sendMessageThreadPoolNums=128\r
+    """
+    loaded = load_settings(write("broker.conf", text))
+    assert loaded.settings.broker_cluster_name == "rocketmq-cluster"
+    assert loaded.settings.mapped_file_size_commit_log == 1 << 30
+    assert len(loaded.unused) == 7
+
+
 def test_set_holds_over_config_over_record_over_default(write: Callable[[str, str], Path]):
     """Sources closer to the user override others."""
     config = write("reput.toml", "max_index_num = 300\nmax_hash_slot_num = 30\n")
@@ -157,7 +176,7 @@ def test_names_that_only_rocketmq_uses_are_listed(write: Callable[[str, str], Pa
         ("maxMesageSize", "maxMessageSize"),
         ("max_mesage_size", "max_message_size"),
         ("warmMappedFileEnable", "warmMapedFileEnable"),
-        ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog"),
+        ("mappedFileSizeComitLog", "mappedFileSizeCommitLog"),
         ("haListenPrt", "haListenPort"),
         ("ringsize", "ring_size"),
     ],

@@ -150,6 +150,15 @@ AUTH_CONFIG = """
     userCacheRefreshSecond
 """
 
+# Names in many files of brokers: of earlier versions, or handed on from guide to guide. RocketMQ passes over names that
+# it does not know, so they have no effect there either.
+WITHOUT_EFFECT = """
+    abortFile checkTransactionMessageEnable mapedFileSizeCommitLog mapedFileSizeConsumeQueue
+    mapedFileSizeConsumeQueueExt storeCheckpoint storePathConsumeQueue storePathIndex
+"""
+
 ROCKETMQ_NAMES = frozenset(
-    " ".join((MESSAGE_STORE_CONFIG, BROKER_CONFIG, NETTY_SERVER_CONFIG, NETTY_CLIENT_CONFIG, AUTH_CONFIG)).split()
+    " ".join(
+        (MESSAGE_STORE_CONFIG, BROKER_CONFIG, NETTY_SERVER_CONFIG, NETTY_CLIENT_CONFIG, AUTH_CONFIG, WITHOUT_EFFECT)
+    ).split()
 )
