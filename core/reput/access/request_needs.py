@@ -100,6 +100,7 @@ CLIENT_CODES = frozenset(
         Code.GET_CONSUMER_LIST_BY_GROUP,
         Code.LOCK_BATCH_MQ,
         Code.UNLOCK_BATCH_MQ,
+        Code.QUERY_ASSIGNMENT,
         Code.CHECK_CLIENT_CONFIG,
     )
 )
@@ -186,7 +187,7 @@ def more_needs_of(request: RemotingCommand) -> list[Need]:
         return reading(fields.get("topic", ""))
     if code == Code.END_TRANSACTION and fields.get("topic"):
         return sending(fields["topic"])
-    if code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ):
+    if code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.QUERY_ASSIGNMENT):
         try:
             return [Need(decode_lock(request.body_bytes).consumer_group, SUB, True)]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

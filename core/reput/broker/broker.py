@@ -35,6 +35,7 @@ from reput.broker.requests.end_transaction import EndTransactionProcessor
 from reput.broker.requests.kernel_sends import kernel_sends
 from reput.broker.requests.pending_puts import PendingPuts
 from reput.broker.requests.pull_message import PullMessageProcessor
+from reput.broker.requests.query_assignment import QueryAssignmentProcessor
 from reput.broker.requests.quota_gate import QuotaGate
 from reput.broker.requests.reply_message import ReplyMessageProcessor
 from reput.broker.requests.send_back import SendBackProcessor
@@ -52,6 +53,7 @@ from reput.errors import ConfigError, RequestRefused
 from reput.in_thread import in_thread
 from reput.lease.held_lease import HeldLease
 from reput.namesrv.name_server import NameServer, Process
+from reput.namesrv.route_info import TopicRouteData
 from reput.namesrv.route_info_manager import (
     LEGAL_NAME,
     RegisteredTopic,
@@ -153,6 +155,7 @@ class Broker:
         self.registration = NameServerRegistration(
             name_servers, address, ha_address, self.settings, services.managers.topics, self.is_current
         )
+        self.assignments = QueryAssignmentProcessor(self.clients, self.find_route)
         services.topics.on_change = self.topic_changed
         self.tls = server_tls(self.settings)
         self.access = access_control(engine.directory, self.settings)
@@ -213,6 +216,7 @@ class Broker:
             RequestCode.UNREGISTER_CLIENT: Processor(clients.unregister),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: Processor(clients.consumer_list),
             RequestCode.CHECK_CLIENT_CONFIG: Processor(clients.check_client),
+            RequestCode.QUERY_ASSIGNMENT: Processor(self.assignments.query),
             RequestCode.LOCK_BATCH_MQ: Processor(clients.lock),
             RequestCode.UNLOCK_BATCH_MQ: Processor(clients.unlock),
             RequestCode.CONSUMER_SEND_MSG_BACK: Processor(self.send_backs.send_back, in_thread=True),
@@ -311,6 +315,10 @@ class Broker:
                 logger.error("the former configuration stays in use: error=%s", error)
 
     # Routes.
+
+    async def find_route(self, topic: str) -> TopicRouteData | None:
+        """Return the route of a topic over all brokers, None if it has none."""
+        return await self.registration.route(topic) if self.registration.addresses else self.routes.route(topic)
 
     def register(self) -> None:
         """Register this broker, with all its topics, at the name server beside it."""

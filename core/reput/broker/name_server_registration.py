@@ -18,7 +18,8 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from reput.broker.state.broker_topics import routed
-from reput.errors import ReputError
+from reput.errors import BrokerError, ReputError
+from reput.namesrv.route_info import TopicRouteData
 from reput.remoting.remoting_client import RemotingClient
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -34,9 +35,11 @@ INTERVAL_S = 30.0
 CHANGE_PAUSE_S = 0.02
 TIMEOUT_S = 6.0
 FIRST_TIMEOUT_S = 3.0
+ROUTE_TIMEOUT_S = 1.0
 # RocketMQ's slaves connect to this port, next to that of clients.
 HA_PORT_DISTANCE = 1
 
+decode_route = msgspec.json.Decoder(TopicRouteData).decode
 logger = logging.getLogger(__name__)
 
 
@@ -140,6 +143,26 @@ class NameServerRegistration:
             logger.warning("a name server does not register this broker: name_server=%s reason=%s", address, refusal)
         elif not refusal and former != "":
             logger.info("the broker is registered: name_server=%s broker=%s", address, self.fields["brokerAddr"])
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Return the route of a topic as the first name server that answers knows it; None: it knows none.
+
+        Raises:
+            BrokerError, TimeoutError: the last name server cannot be reached, or its answer cannot be read.
+        """
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        for number, address in enumerate(self.addresses, 1):
+            try:
+                command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+                answer = await self.client.invoke(address, command, ROUTE_TIMEOUT_S)
+                return decode_route(answer.body_bytes) if answer.code == ResponseCode.SUCCESS else None
+            except msgspec.DecodeError as error:
+                # Name servers before RocketMQ 4.9.4 write no JSON.
+                raise BrokerError(f"a name server's route cannot be read: address={address} error={error}") from None
+            except (BrokerError, TimeoutError):
+                if number == len(self.addresses):
+                    raise
+        return None
 
     async def end(self) -> None:
         """Unregister, so that clients go to other brokers, and end the connections."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from reput.access.credentials import NO_CREDENTIALS, Credentials, credentials
 from reput.argument_checks import OFFSET_MAX, require_path, require_seconds, require_text, require_whole
 from reput.client.administration import ClusterAdministration
-from reput.client.allocation import STRATEGIES, Allocation
 from reput.client.background_loop import run_in
 from reput.client.group_session import GroupSession
 from reput.client.offsets import Offsets
@@ -32,6 +31,7 @@ from reput.consume.registry.topics import RETRY_PREFIX, check_consumed_topic
 from reput.errors import ConfigError
 from reput.filter import SUBSCRIBE_ALL, parse_plain_tags
 from reput.in_thread import in_thread
+from reput.remoting.allocation import STRATEGIES, Allocation
 from reput.store.reader.results import GetMessageResult
 from reput.store.record.record import decode_message_id
 from reput.worker.running import RunsWorkers

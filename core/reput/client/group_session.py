@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from reput.client.allocation import STRATEGIES
 from reput.client.offsets import Offsets
 from reput.client.queue_requests import QueueRequests, reset_offsets
 from reput.client.received import received_records, wanted_tags
@@ -35,6 +34,7 @@ from reput.consume.registry.subscription import SQL92, Subscription
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.errors import BrokerError, OffsetOutOfRange, ReputError, RequestRefused
 from reput.filter import TagFilter
+from reput.remoting.allocation import STRATEGIES
 from reput.remoting.connection import Connection
 from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput.remoting.message_queue import MessageQueue

@@ -15,7 +15,7 @@ import msgspec
 
 from reput.client.target import Target
 from reput.errors import BrokerError, ReputError, RequestRefused
-from reput.namesrv.route_info import QueueData, TopicRouteData
+from reput.namesrv.route_info import QueueData, TopicRouteData, readable_queues
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -23,7 +23,7 @@ from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 
 __all__ = ["DEFAULT_TOPIC", "Route", "Routes", "quoted", "refused"]
 
-PERM_WRITE, PERM_READ = 2, 4
+PERM_WRITE = 2
 MASTER = "0"
 # Messages to an unknown topic take the route of this topic. Its brokers create the unknown topic, if they may.
 DEFAULT_TOPIC = "TBW102"
@@ -64,12 +64,7 @@ class Route:
 
     def readable(self) -> list[MessageQueue]:
         """Return the queues that consumers read, in the order in which RocketMQ allocates them."""
-        return [
-            MessageQueue(queue.broker_name, queue_id, self.topic)
-            for queue in self.queues
-            if queue.perm & PERM_READ and queue.broker_name in self.brokers
-            for queue_id in range(queue.read_queue_nums)
-        ]
+        return readable_queues(self.data, self.topic)
 
     def next_writable(self, other_than: str | None = None) -> MessageQueue:
         """Return the next queue in turn, if possible one of a broker other than *other_than*."""

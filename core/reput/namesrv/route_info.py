@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["BrokerData", "ClusterInfo", "QueueData", "TopicList", "TopicRouteData"]
+from reput.remoting.message_queue import MessageQueue
+
+__all__ = ["BrokerData", "ClusterInfo", "QueueData", "TopicList", "TopicRouteData", "readable_queues"]
+
+PERM_READ = 4
 
 
 class QueueData(msgspec.Struct, rename="camel", frozen=True):
@@ -44,6 +48,17 @@ class TopicRouteData(msgspec.Struct, rename="camel"):
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
     queue_datas: list[QueueData] = []
+
+
+def readable_queues(route: TopicRouteData, topic: str) -> list[MessageQueue]:
+    """Return the queues that consumers read, in the order in which RocketMQ allocates them."""
+    names = {broker.broker_name for broker in route.broker_datas}
+    return [
+        MessageQueue(queue.broker_name, queue_id, topic)
+        for queue in sorted(route.queue_datas, key=lambda queue: queue.broker_name)
+        if queue.perm & PERM_READ and queue.broker_name in names
+        for queue_id in range(queue.read_queue_nums)
+    ]
 
 
 class ClusterInfo(msgspec.Struct, rename="camel"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput.client.allocation import STRATEGIES, allocate_averagely, allocate_by_circle, allocate_by_hash, hash_of
+from reput.remoting.allocation import STRATEGIES, allocate_averagely, allocate_by_circle, allocate_by_hash, hash_of
 from reput.remoting.message_queue import MessageQueue
 
 

@@ -13,7 +13,14 @@ from typing import Literal, TypeAlias
 
 from reput.remoting.message_queue import MessageQueue
 
-__all__ = ["STRATEGIES", "Allocation", "allocate_averagely", "allocate_by_circle", "allocate_by_hash"]
+__all__ = [
+    "JAVA_STRATEGIES",
+    "STRATEGIES",
+    "Allocation",
+    "allocate_averagely",
+    "allocate_by_circle",
+    "allocate_by_hash",
+]
 
 Allocation: TypeAlias = Literal["averagely", "averagely_by_circle", "consistent_hash"]
 
@@ -66,4 +73,10 @@ STRATEGIES: Mapping[str, Callable[[str, Sequence[MessageQueue], Sequence[str]], 
     "averagely": allocate_averagely,
     "averagely_by_circle": allocate_by_circle,
     "consistent_hash": allocate_by_hash,
+}
+# The names that RocketMQ's clients use.
+JAVA_STRATEGIES: Mapping[str, Allocation] = {
+    "AVG": "averagely",
+    "AVG_BY_CIRCLE": "averagely_by_circle",
+    "CONSISTENT_HASH": "consistent_hash",
 }
