@@ -38,10 +38,15 @@ class BackgroundLoop:
 
     def call(self, function: Callable[[], None]) -> None:
         """Call *function* in the loop; one wake-up serves all calls that are waiting."""
-        is_first = not self.calls
-        self.calls.append(function)
-        if is_first:
+        try:
+            is_first = not self.calls
+            self.calls.append(function)
+            if is_first:
+                self.loop.call_soon_threadsafe(self.run_calls)
+        except BaseException:
+            # A signal's handler has raised between the two. Without the wake-up, this and all later calls would wait.
             self.loop.call_soon_threadsafe(self.run_calls)
+            raise
 
     def run_calls(self) -> None:
         """Make the calls that are waiting."""
