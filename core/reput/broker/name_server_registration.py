@@ -26,7 +26,7 @@ from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.config.stored_fields import StoredFields
-from reput.store.config.topic_config_manager import TopicConfigManager
+from reput.store.config.topic_config_manager import TopicConfig, TopicConfigManager
 
 __all__ = ["NameServerRegistration"]
 
@@ -39,6 +39,7 @@ ROUTE_TIMEOUT_S = 1.0
 # RocketMQ's slaves connect to this port, next to that of clients.
 HA_PORT_DISTANCE = 1
 
+encode_json = msgspec.json.Encoder().encode
 decode_route = msgspec.json.Decoder(TopicRouteData).decode
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,9 @@ class NameServerRegistration:
         }
         self.ha_address = ha_address or beside(address)
         self.client = RemotingClient()
+        # The JSON of each topic with its permission at the broker: to write that of thousands takes long.
+        self.topic_texts: dict[str, tuple[TopicConfig, msgspec.Raw]] = {}
+        self.permission = settings.broker_permission
         # The last refusal of each name server, so that the same reason is logged only once.
         self.refusals: dict[str, str] = {}
         self.changed = asyncio.Event()
@@ -124,9 +128,20 @@ class NameServerRegistration:
         manager = self.topics
         with manager.lock:
             version = written(manager.data_version)
-            table = {name: written(routed(config, self.settings)) for name, config in manager.entries.items()}
+            topics = list(manager.entries.items())
+        if self.permission != self.settings.broker_permission:
+            self.permission = self.settings.broker_permission
+            self.topic_texts = {}
+        texts = {}
+        for name, config in topics:
+            known = self.topic_texts.get(name)
+            if known is None or known[0] is not config:
+                known = config, msgspec.Raw(encode_json(written(routed(config, self.settings))))
+            texts[name] = known
+        self.topic_texts = texts
+        table = {name: text for name, (_, text) in texts.items()}
         wrapper = {"dataVersion": version, "topicConfigTable": table}
-        return msgspec.json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        return encode_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
     async def tell(self, address: str, command: RemotingCommand, timeout: float) -> None:
         """Send one request to one name server, and log its result if it differs from the last one."""
