@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+from functools import partial
 
+from delivering import wait_until
+from reput.broker import name_server_registration
+from reput.broker.broker import Broker
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from serving import served
 
 
 def registered(broker):
@@ -34,3 +41,23 @@ def test_every_change_of_a_topic_is_registered(broker, client):
     changed = client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4\n")
     assert changed.code == ResponseCode.SUCCESS
     assert registered(broker)["orders"] == (5, 4)
+
+
+def test_a_name_server_that_hangs_delays_no_other(broker, client, tmp_path, monkeypatch):
+    """The others have the route of a new topic at once."""
+    monkeypatch.setattr(name_server_registration, "FIRST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(name_server_registration, "TIMEOUT_S", 600.0)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        servers = ["{}:{}".format(*hanging.getsockname()), "{}:{}".format(*broker.address)]
+        make = partial(Broker, embeds_name_server=False, name_servers=servers)
+        with served(tmp_path / "b", make=make, broker_name="broker-b") as other, other.client() as sender:
+            registration = other.broker.registration
+            asyncio.run_coroutine_threadsafe(registration.start(), other.loop).result(20)
+            for topic in ("orders", "mails"):
+                assert sender.send_message(topic).code == ResponseCode.SUCCESS
+                wait_until(
+                    lambda topic=topic: (
+                        client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == ResponseCode.SUCCESS
+                    )
+                )
+            asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)

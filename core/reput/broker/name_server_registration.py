@@ -2,7 +2,7 @@
 
     start ──▶ REGISTER_BROKER to all ── every 30 s, and soon after topics have changed ──▶ … ──▶ UNREGISTER_BROKER
 
-If a name server cannot be reached, the next round tries it again; the other name servers are not delayed.
+If a name server cannot be reached, or hangs, the next round tries it again; the other name servers are not delayed.
 
 Source: RocketMQ broker, BrokerOuterAPI.registerBrokerAll and BrokerController.registerBrokerAll.
 """
@@ -81,32 +81,35 @@ class NameServerRegistration:
         self.permission = settings.broker_permission
         # The last refusal of each name server, so that the same reason is logged only once.
         self.refusals: dict[str, str] = {}
-        self.changed = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
+        self.changed = {address: asyncio.Event() for address in addresses}
+        self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Register at all name servers, and keep registering."""
-        await self.register(FIRST_TIMEOUT_S)
-        self.task = asyncio.get_running_loop().create_task(self.keep_registering())
+        await asyncio.gather(*(self.register(address, FIRST_TIMEOUT_S) for address in self.addresses))
+        loop = asyncio.get_running_loop()
+        self.tasks = [loop.create_task(self.keep_registering(address)) for address in self.addresses]
 
     def topic_changed(self) -> None:
         """Register again soon: topics, or the broker's permission, have changed."""
-        self.changed.set()
+        for changed in self.changed.values():
+            changed.set()
 
-    async def keep_registering(self) -> None:
-        """Register every `INTERVAL_S`, and after each change."""
+    async def keep_registering(self, address: str) -> None:
+        """Register at one name server every `INTERVAL_S`, and after each change."""
+        changed = self.changed[address]
         while True:
             try:
                 async with asyncio.timeout(INTERVAL_S):
-                    await self.changed.wait()
+                    await changed.wait()
                 await asyncio.sleep(CHANGE_PAUSE_S)
             except TimeoutError:
                 pass
-            self.changed.clear()
-            await self.register(TIMEOUT_S)
+            changed.clear()
+            await self.register(address, TIMEOUT_S)
 
-    async def register(self, timeout: float) -> None:
-        """Register once at all name servers."""
+    async def register(self, address: str, timeout: float) -> None:
+        """Register once at one name server."""
         if not self.is_current():
             return
         body = self.body()
@@ -116,12 +119,7 @@ class NameServerRegistration:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "compressed": "false",
         }
-        await asyncio.gather(
-            *(
-                self.tell(address, RemotingCommand(RequestCode.REGISTER_BROKER, fields, body), timeout)
-                for address in self.addresses
-            )
-        )
+        await self.tell(address, RemotingCommand(RequestCode.REGISTER_BROKER, fields, body), timeout)
 
     def body(self) -> bytes:
         """Return the topics of this broker, as JSON."""
@@ -181,8 +179,8 @@ class NameServerRegistration:
 
     async def end(self) -> None:
         """Unregister, so that clients go to other brokers, and end the connections."""
-        if self.task is not None:
-            self.task.cancel()
+        for task in self.tasks:
+            task.cancel()
         if not self.is_current():
             # RocketMQ 4's name server would drop whatever broker has this name and id now.
             await self.client.close()

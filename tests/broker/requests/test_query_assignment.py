@@ -69,7 +69,7 @@ def test_queues_of_other_brokers_are_shared_too(tmp_path):
             for one in (client, other):
                 assert one.send_message("orders").code == ResponseCode.SUCCESS
             registration = second.broker.registration
-            asyncio.run_coroutine_threadsafe(registration.register(3.0), second.loop).result(20)
+            asyncio.run_coroutine_threadsafe(registration.start(), second.loop).result(20)
             other.heartbeat("a", g={"orders": "*"})
             assert {name for name, _ in assigned(other, "a")} == {"broker-a", "broker-b"}
             asyncio.run_coroutine_threadsafe(registration.end(), second.loop).result(20)
