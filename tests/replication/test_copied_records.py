@@ -56,7 +56,7 @@ def copied(
     for at in range(0, len(data), step):
         records.feed(data[at : at + step])
         for run in records.take():
-            out += run.blank + run.data
+            out += run.blank + bytes(run.data)
             count += number_of_records(run)
             assert begin + len(out) == records.end
     return out, count

@@ -30,7 +30,7 @@ class CopiedRecords:
 
     Attributes:
         end: commit-log offset up to which records were taken.
-        held: bytes that were not taken yet.
+        held_size: bytes that were not taken yet.
     """
 
     def __init__(
@@ -45,14 +45,16 @@ class CopiedRecords:
         self.segment_size = segment_size
         self.record_size_max = record_size_max
         self.plain_rows = plain_rows
-        self.held = bytearray()
+        self.held: list[bytes | memoryview] = []
+        self.held_size = 0
         self.blank = b""
         # As long as fewer bytes are held, there is nothing to take.
         self.needed = 1
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add the next bytes of the log."""
-        self.held += data
+        """Add the next bytes of the log, which must not change any more."""
+        self.held.append(data)
+        self.held_size += len(data)
 
     def take(self) -> Iterator[CopiedRun]:
         """Yield the whole records that are held.
@@ -60,9 +62,10 @@ class CopiedRecords:
         Raises:
             FollowError: there is something else.
         """
-        if len(self.held) < self.needed:
+        if self.held_size < self.needed:
             return
-        data, at = bytes(self.held), 0
+        # The only copy of them on their way from the socket to the file.
+        data, at = b"".join(self.held), 0
         try:
             while len(data) - at >= self.needed:
                 run, size = self.next_run(data, at)
@@ -72,7 +75,8 @@ class CopiedRecords:
                     yield run
         finally:
             # What is left over is less than a record.
-            del self.held[:at]
+            self.held = [data[at:]]
+            self.held_size -= at
 
     def next_run(self, data: bytes, at: int) -> tuple[CopiedRun | None, int]:
         """Return the next records, which begin at ``data[at]``, and how many bytes are done.
@@ -102,9 +106,9 @@ class CopiedRecords:
         plain = self.plain_rows(run, begin)
         blank, self.blank = self.blank, b""
         if plain is not None:
-            return CopiedRun(run[: plain.size], begin, blank, plain, None), plain.size
+            return CopiedRun(memoryview(run)[: plain.size], begin, blank, plain, None), plain.size
         columns = self.checked(run, begin, remaining)
-        return CopiedRun(run[: columns.end], begin, blank, None, columns), columns.end
+        return CopiedRun(memoryview(run)[: columns.end], begin, blank, None, columns), columns.end
 
     def checked(self, data: bytes, begin: int, remaining: int) -> RecordColumns:
         """Return the records that *data* begins with, before the first one with a wrong CRC.

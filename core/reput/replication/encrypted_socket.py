@@ -55,7 +55,7 @@ class EncryptedSocket:
             raise BlockingIOError
         return bytes(buffer[:count])
 
-    def recv_into(self, buffer: bytearray) -> int:
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
         """Fill *buffer* with what has come, wait for its first byte; return how much it is, 0 at the end.
 
         Raises:

@@ -34,7 +34,7 @@ from reput.replication.copied_records import CopiedRecords
 from reput.replication.copy_preparation import agreed_epoch, require_epoch
 from reput.replication.ha_protocol import END, MEMBER
 from reput.replication.master_requests import FIELDS_SIZE_MAX, MasterDescription, MasterRequests
-from reput.replication.master_stream import NO_FIELDS, RECEIVE_SIZE, MasterStream
+from reput.replication.master_stream import NO_FIELDS, MasterStream
 from reput.store.following_store import FollowingMessageStore
 from reput.store.log.segments import Segments
 from reput.store.service.wake import Wake
@@ -49,8 +49,8 @@ LASTED_S = 5.0
 READ_WAIT_S = 1.0
 # A master that has sent nothing of its log for so long has nothing under way either.
 QUIET_S = 10.0
-# So much is taken apart at once while more is there. It is less than what comes at a time, so nothing waits for more.
-TAKEN_SIZE = RECEIVE_SIZE // 2
+# So much is appended before more is taken apart: what comes at a time may be much more, if it is compressed.
+TAKEN_SIZE = 1 << 20
 # Bytes in memory that are not on disk yet: a disk that is slower than the master must not fill memory.
 UNFORCED_MAX = 8 << 20
 
@@ -326,7 +326,7 @@ class Follower:
                 self.become(FollowState.COPYING)
             if piece:
                 records.feed(piece)
-                if len(records.held) >= TAKEN_SIZE:
+                if records.held_size >= TAKEN_SIZE:
                     self.append(stream, records)
 
     def append(self, stream: MasterStream, records: CopiedRecords) -> None:

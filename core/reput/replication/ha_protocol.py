@@ -90,12 +90,14 @@ class HaFrameReader:
         self.header_size = (CHECKED_FRAME_HEADER if is_checked else FRAME_HEADER).size
         self.header = b""
         self.crc = self.size = 0
-        self.body = bytearray()
+        self.is_compressed = False
+        # Of a checked body that has not come whole.
+        self.body: list[memoryview] = []
         self.body_left = 0
         self.frame_count = 0
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the log's bytes in *data*, in order.
+        """Yield the log's bytes in *data*, in order, without copying: *data* must not change any more.
 
         Raises:
             BrokerError: the master sent a frame that does not belong here.
@@ -110,9 +112,9 @@ class HaFrameReader:
                     self.expected += len(piece)
                     yield piece
                     continue
-                self.body += piece
+                self.body.append(piece)
                 if not self.body_left:
-                    yield memoryview(self.checked_body())
+                    yield from self.checked_body()
                 continue
             piece = data[at : at + self.header_size - len(self.header)]
             at += len(piece)
@@ -137,23 +139,25 @@ class HaFrameReader:
             raise BrokerError(
                 f"the master sent a frame of another size than it says: size={size} sent_size={sent_size}"
             )
-        self.size, self.body_left = size, sent_size
+        self.size, self.body_left, self.is_compressed = size, sent_size, sent_size < size
         self.frame_count += size > 0
 
-    def checked_body(self) -> bytes | bytearray:
+    def checked_body(self) -> list[memoryview]:
         """Return the body that has come whole.
 
         Raises:
             BrokerError: its CRC does not fit: it has changed on the way.
         """
-        body: bytes | bytearray = self.body
-        self.body = bytearray()
-        if len(body) < self.size:
+        body, self.body = self.body, []
+        if self.is_compressed:
             assert self.decompress is not None
-            body = self.decompress(bytes(body), self.size)
-        if crc32(body) != self.crc:
-            raise BrokerError(f"a frame has changed on the way: offset={self.expected} size={len(body)}")
-        self.expected += len(body)
+            body = [memoryview(self.decompress(b"".join(body), self.size))]
+        checksum = 0
+        for piece in body:
+            checksum = crc32(piece, checksum)
+        if checksum != self.crc:
+            raise BrokerError(f"a frame has changed on the way: offset={self.expected} size={self.size}")
+        self.expected += self.size
         return body
 
     def check(self, offset: int, size: int) -> None:

@@ -34,6 +34,8 @@ from reput.replication.ha_protocol import (
 __all__ = ["NO_FIELDS", "RECEIVE_SIZE", "MasterStream"]
 
 CONNECT_TIMEOUT_S = 3.0
+# A piece of memory gets what comes until less than RECEIVE_SIZE is left of it: what was taken from it is not copied.
+BUFFER_SIZE = 2 << 20
 RECEIVE_SIZE = 1 << 20
 SOCKET_BUFFER_SIZE = 4 << 20
 # RocketMQ's times: it drops a follower that says nothing for 20 s, and a follower drops a silent master.
@@ -173,7 +175,7 @@ class MasterStream:
             self.unsent = report[self.socket.send(report, socket.MSG_DONTWAIT) :]
 
     def pieces(self, wait: float, on_quiet: Callable[[], None]) -> Iterator[memoryview]:
-        """Yield the log's bytes as they come, until the connection is ended by `end`.
+        """Yield the log's bytes as they come, until the connection is ended by `end`. They stay as they are.
 
         Args:
             wait: seconds after which *on_quiet* is called if nothing comes.
@@ -182,12 +184,11 @@ class MasterStream:
         Raises:
             BrokerError: the master ended it, was silent too long, or sent what is no frame.
         """
-        buffer = bytearray(RECEIVE_SIZE)
-        view = memoryview(buffer)
+        left = memoryview(bytearray(BUFFER_SIZE))
         self.socket.settimeout(wait)
         while True:
             try:
-                count = self.socket.recv_into(buffer)
+                count = self.socket.recv_into(left)
             except TimeoutError:
                 count = -1
             except OSError as error:
@@ -197,11 +198,13 @@ class MasterStream:
                 raise BrokerError(f"the master ended the connection: ha_address={self.address}")
             if count > 0:
                 self.received_at = now
-                yield from self.frames.feed(view[:count])
+                yield from self.frames.feed(left[:count])
+                left = left[count:]
+                if len(left) < RECEIVE_SIZE:
+                    left = memoryview(bytearray(BUFFER_SIZE))
             elif now - self.received_at > SILENCE_MAX_S:
                 raise BrokerError(f"the master says nothing: ha_address={self.address} silence_max_s={SILENCE_MAX_S:g}")
-            if count < RECEIVE_SIZE:
-                on_quiet()
+            on_quiet()
             if now - self.reported_at >= REPORT_INTERVAL_S:
                 self.report(self.reported)
 

@@ -346,7 +346,7 @@ class NoMemory(dict[int, bytes]):
 
 
 def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
-    """They are not copied as a whole; the parts follow each other."""
+    """Only small ones are copied into one piece; the parts follow each other."""
     monkeypatch.setattr(group_commit_log, "JOINED_MAX", 1000)
     written: list[tuple[int, int]] = []
     write = Mapping.write
@@ -360,7 +360,7 @@ def test_large_batches_are_written_in_parts(tmp_path, monkeypatch):
     for number, size in enumerate((400, 400, 400, 2000, 100)):
         log.append(piece(number, size))
     assert log.flush() == 3300
-    assert written == [(0, 1200), (1200, 2000), (3200, 100)]
+    assert written == [(0, 800), (800, 400), (1200, 2000), (3200, 100)]
     log.close()
 
 

@@ -140,7 +140,7 @@ class CommitLog:
         lock."""
         return None
 
-    def append(self, records: bytes) -> int:
+    def append(self, records: bytes | memoryview) -> int:
         """Write *records* at the end and return where the log ends now.
 
         The caller has made sure with `room` that they fit. One copy, no system call.

@@ -29,7 +29,7 @@ GATHERED_MAX = 8 << 20
 # This much may gather behind a running force: a put that waits for a hanging disk holds the put lock, and the other
 # puts would not learn in time that the disk takes too long.
 GATHERED_BEHIND_MAX = 32 << 20
-# So much is copied into one piece, for one system call that writes and forces it.
+# Up to so much is copied into one piece, for one system call that writes and forces it.
 JOINED_MAX = 1 << 20
 
 
@@ -51,7 +51,7 @@ class GroupCommitLog(CommitLog):
         # Appended but not forced ranges, by their first offset; no entry crosses a segment's end. An entry counts once
         # `appended` lies behind it, and is removed once `durable` does. So a put that is interrupted in between, by
         # Ctrl-C or a lack of memory, leaves the log as it was, and the next put goes to the same place.
-        self.gathered: dict[int, bytes] = {}
+        self.gathered: dict[int, bytes | memoryview] = {}
         self.forcing = threading.Lock()
         super().__init__(directory, segment_size, end, files, warm_up=warm_up, force_pages=force_pages, threads=threads)
 
@@ -60,11 +60,11 @@ class GroupCommitLog(CommitLog):
         """Commit-log offset up to which the files hold what was appended."""
         return self.durable
 
-    def peek(self, commit_log_offset: int) -> bytes | None:
+    def peek(self, commit_log_offset: int) -> bytes | memoryview | None:
         """As `CommitLog`; *commit_log_offset* is where one call of `append` began."""
         return self.gathered.get(commit_log_offset)
 
-    def append(self, records: bytes) -> int:
+    def append(self, records: bytes | memoryview) -> int:
         """Keep *records* for the next force and return where the log ends now."""
         begin = self.appended
         self.gathered[begin] = records
@@ -103,12 +103,15 @@ class GroupCommitLog(CommitLog):
         try:
             while at < until:
                 begin = at
-                pieces: list[bytes] = []
-                # Usually one write. Large batches take several, so that they are not copied as a whole.
-                while at < until and at - begin < JOINED_MAX:
+                data = self.gathered[at]
+                at += len(data)
+                pieces = [data]
+                # Usually one write. Large batches take several, so that they are not copied.
+                while at < until and at - begin + len(self.gathered[at]) <= JOINED_MAX:
                     pieces.append(self.gathered[at])
                     at += len(pieces[-1])
-                data = b"".join(pieces)
+                if len(pieces) > 1:
+                    data = b"".join(pieces)
                 if begin == first and at == until:
                     segment.mapping.write_forced(data, begin - segment.begin)
                     return

@@ -21,7 +21,7 @@ class CopiedRun(msgspec.Struct, frozen=True):
         columns: of the same bytes; None: they have to be located.
     """
 
-    data: bytes
+    data: memoryview
     begin: int
     blank: bytes
     plain: PlainRows | None

@@ -95,7 +95,7 @@ class FollowingAppender(Appender):
 
     def append_part(
         self,
-        data: bytes,
+        data: memoryview,
         before: int,
         blank: bytes,
         requests: DispatchColumns,
