@@ -298,7 +298,10 @@ async def test_nothing_listens():
         await RemotingClient().invoke(f"127.0.0.1:{port}", RemotingCommand(ECHO))
 
 
-@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:65536", "host:٣", "host:-1"])
+NO_ADDRESSES = ("", "host", ":1", "host:", "host:x", "host:65536", "host:٣", "host:-1", "a..b:1", f"{'a' * 64}:1")
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_an_address_that_is_none_is_refused(address):
     """Before anything is looked up."""
     with pytest.raises(Unreachable, match="host:port"):

@@ -196,6 +196,8 @@ def test_follow_says_in_one_sentence_why_it_does_not(tmp_path):
     assert nobody.code == 3
     assert "does not answer" in nobody.stderr
     assert not (tmp_path / "copy").exists()
-    assert "HOST:PORT" in run_reput("follow", "broker-a", tmp_path / "copy").stderr
+    for address in ("broker-a", "a..b:10912", "127.0.0.1:0"):
+        assert "a master is named HOST:PORT" in run_reput("follow", address, tmp_path / "copy").stderr
+    assert "form HOST:PORT: --listen" in run_reput("serve", tmp_path / "new", "--listen", "a..b:10911").stderr
     refused = run_reput("serve", tmp_path / "copy", "--set", "brokerRole=SLAVE")
     assert "a slave follows a master" in refused.stderr

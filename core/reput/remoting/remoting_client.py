@@ -40,9 +40,18 @@ def parse_address(address: str) -> tuple[str, int]:
         Unreachable: *address* has another form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    host = host.strip("[]")
+    if not colon or not is_host(host) or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Unreachable(f"an address must have the form host:port: address={address!r}", "Correct the address.")
-    return host.strip("[]"), int(port)
+    return host, int(port)
+
+
+def is_host(text: str) -> bool:
+    """Tell whether the system may be asked for a host of this name: it raises no error of its own for `a..b`."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class ClientConnection(Connection):

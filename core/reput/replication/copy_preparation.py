@@ -9,6 +9,7 @@ Nothing is written before the master was found to fit.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ import msgspec
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, FollowError, NotAStore
 from reput.lease.agreement import LeaseMembership
-from reput.remoting.remoting_client import parse_address
+from reput.remoting.remoting_client import Unreachable, parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
 from reput.replication.ha_protocol import EPOCH
 from reput.replication.master_requests import HA_PORT_DISTANCE, MasterDescription, MasterRequests, find_master
@@ -316,13 +317,14 @@ def split(address: str) -> tuple[str, int]:
     Raises:
         ConfigError: *address* has another form.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65_535:
-        raise ConfigError(
-            f"a master is named HOST:PORT, with its HA port: master={address!r}",
-            "Or name its broker, with --name-server HOST:PORT.",
-        )
-    return host.strip("[]"), int(port)
+    with contextlib.suppress(Unreachable):
+        host, port = parse_address(address)
+        if port > 0:
+            return host, port
+    raise ConfigError(
+        f"a master is named HOST:PORT, with its HA port: master={address!r}",
+        "Or name its broker, with --name-server HOST:PORT.",
+    )
 
 
 def joined(host: str, port: int) -> str:

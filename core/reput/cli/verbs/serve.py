@@ -258,10 +258,12 @@ def split_address(option: str, text: str) -> tuple[str, int]:
     Raises:
         ConfigError: the text is no address.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise ConfigError(f"an address has the form HOST:PORT: {option}={text}")
-    return host.strip("[]"), int(port)
+    from reput.remoting.remoting_client import Unreachable, parse_address
+
+    try:
+        return parse_address(text)
+    except Unreachable:
+        raise ConfigError(f"an address has the form HOST:PORT: {option}={text}") from None
 
 
 def console_beside(
