@@ -9,7 +9,6 @@ import struct
 import sys
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 
 import reput
@@ -165,12 +164,19 @@ def test_a_record_larger_than_the_master_takes_now_is_copied_if_the_copy_may_hav
 
 @pytest.mark.parametrize(
     "table",
-    [{"commitLogMaxOffset": "x", "commitLogMinOffset": "0"}, {"commitLogMaxOffset": "9"}, {"commitLogMaxOffset": None}],
+    [
+        b'{"commitLogMaxOffset":"x","commitLogMinOffset":"0"}',
+        b'{"commitLogMaxOffset":"9"}',
+        b'{"commitLogMaxOffset":null}',
+        b'{"commitLogMaxOffset":1e400,"commitLogMinOffset":"0"}',
+        b'{"commitLogMaxOffset":"100","commitLogMinOffset":"4096"}',
+        b'{"commitLogMaxOffset":"9223372036854775808","commitLogMinOffset":"0"}',
+    ],
 )
 def test_a_master_that_does_not_say_where_its_log_lies_is_no_end_of_the_copy(master, log, tmp_path, table, monkeypatch):
     """What it says is asked for again; of a master that says it, a copy is begun."""
     monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.02)
-    garbled = {28: msgspec.json.encode({"table": table})}
+    garbled = {28: b'{"table":%b}' % table}
     master.bodies = garbled
     with pytest.raises(BrokerError, match="where its log ends"):
         reput.follow(master.address, tmp_path / "copy")
@@ -182,6 +188,38 @@ def test_a_master_that_does_not_say_where_its_log_lies_is_no_end_of_the_copy(mas
         wait_until(lambda: 28 in complaints)
         master.bodies = {}
         wait_until(lambda: 28 not in complaints)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"mappedFileSizeCommitLog": 0},
+        {"mappedFileSizeCommitLog": 1 << 70},
+        # Its log would begin inside of a segment.
+        {"mappedFileSizeCommitLog": 5000},
+        {"brokerIP1": "\\uzzzz"},
+        {"brokerId": "x"},
+    ],
+)
+def test_settings_of_a_master_that_cannot_be_are_no_end_of_the_copy(fake_master, tmp_path, properties):
+    """Nothing is written for them, and a copy that is there waits for others."""
+    log = written(tmp_path / "master", 50, begin=SMALL_SEGMENT)
+    fake_master.log, fake_master.offset_min = bytes(log.data[:2000]), log.begin
+    good = fake_master.properties
+    fake_master.properties = good | properties
+    with pytest.raises(BrokerError, match="settings cannot be read"):
+        reput.follow(fake_master.address, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    fake_master.properties = good
+    with following(fake_master.address, tmp_path / "copy") as store:
+        wait_until(lambda: store.following.state is FollowState.COPYING)
+        fake_master.properties = good | properties
+        for accepted in fake_master.sockets:
+            with contextlib.suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: "settings cannot be read" in (store.following.reason or ""))
+        fake_master.properties, fake_master.log = good, bytes(log.data)
+        reaches(store, log.end)
 
 
 @pytest.mark.parametrize("addresses", [b'{"x":"y"}', b"5", b'{1:"127.0.0.1:10921"}'])

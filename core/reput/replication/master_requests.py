@@ -13,13 +13,14 @@ import socket
 import msgspec
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials
-from reput.errors import BrokerError, DamagedStore, FollowError
+from reput.errors import BrokerError, ConfigError, DamagedStore, FollowError
 from reput.remoting.remoting_client import parse_address
 from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.log_history import LogHistory
 from reput.settings.java_properties import parse_properties
+from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.config.config_json import parse_config
 from reput.store.service.wake import Wake
 
@@ -29,6 +30,7 @@ TIMEOUT_S = 3.0
 # RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
 STARTING_TRIES, STARTING_PAUSE_S = 30, 0.1
 ANSWER_SIZE_MAX = 256 << 20
+OFFSET_MAX = (1 << 63) - 1
 # The HA port is beside that of clients, unless the settings say otherwise.
 HA_PORT_DISTANCE = 1
 # RocketMQ 4 ignores a configured HA port; its version numbers end there.
@@ -162,7 +164,10 @@ class MasterRequests:
                 f"remark={answer.remark!r}",
                 Refused.advice,
             )
-        properties = {name: value for name, value, _ in parse_properties(answer.body_bytes)}
+        try:
+            properties = {name: value for name, value, _ in parse_properties(answer.body_bytes)}
+        except ConfigError as error:
+            raise BrokerError(f"the master's settings cannot be read: address={self.address} reason={error}") from None
         for name, mode in REFUSED_MODES.items():
             if properties.get(name, "false").lower() == "true":
                 raise FollowError(
@@ -174,12 +179,15 @@ class MasterRequests:
             port = int(properties.get("listenPort", parse_address(self.address)[1]))
             configured = int(properties.get("haListenPort", 0))
             epoch = properties.get("reputEpoch")
+            segment_size = int(properties["mappedFileSizeCommitLog"])
+            if not SEGMENT_SIZE_MIN <= segment_size <= SEGMENT_SIZE_MAX or offset_min % segment_size:
+                raise ValueError(f"mapped_file_size_commit_log={segment_size} master_begin={offset_min}")
             return MasterDescription(
                 cluster_name=properties.get("brokerClusterName", ""),
                 broker_name=properties.get("brokerName", ""),
                 broker_id=int(properties.get("brokerId", 0)),
                 role=properties.get("brokerRole", "ASYNC_MASTER"),
-                segment_size=int(properties["mappedFileSizeCommitLog"]),
+                segment_size=segment_size,
                 record_size_max=int(properties.get("maxMessageSize", 4 << 20)) + FIELDS_SIZE_MAX,
                 delay_level=properties.get("messageDelayLevel", ""),
                 ha_port=configured if configured and answer.version >= HONOURS_HA_PORT else port + HA_PORT_DISTANCE,
@@ -213,8 +221,11 @@ class MasterRequests:
             raise BrokerError(f"the master has just started and does not say where its log ends: {self.address}")
         try:
             # An empty log begins at -1.
-            return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
-        except (KeyError, ValueError, TypeError) as error:
+            begin, end = max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
+            if not begin <= end <= OFFSET_MAX:
+                raise ValueError(f"master_begin={begin} master_end={end}")
+            return begin, end
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise BrokerError(
                 f"the master does not say where its log ends: address={self.address} reason={error!r}"
             ) from None
