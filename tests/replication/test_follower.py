@@ -15,11 +15,12 @@ import reput
 from command_line import run_reput
 from delivering import wait_until
 from replication.copies import INLINE, SMALL_SEGMENT, assert_same_log, following, reaches, stops, written
-from replication.fake_master import frame
+from replication.fake_master import FakeMaster, frame
 from reput.errors import BrokerError, ConfigError, FollowError, StoreClosed, WaitTimeout
 from reput.replication import master_configuration, master_stream
 from reput.replication.follower import Follower, FollowState
 from reput.store.disk.files import Files
+from reput.store.state.followed_master import read_followed_master
 from reput.store.state.lease_mark import LEASE_MARK, LeaseMark
 from written_log import WrittenLog
 
@@ -420,6 +421,33 @@ def test_a_task_follows_a_master_and_waits_for_its_log(master, log, tmp_path):
             await waiting
 
     asyncio.run(use())
+
+
+def test_a_copy_finds_its_master_at_another_address(master, log, tmp_path):
+    """By any of its name servers, which are asked at every connection; the new address is recorded."""
+    whole, master.log = master.log, master.log[: log.offsets[25]]
+    copy = tmp_path / "copy"
+    with FakeMaster() as names, FakeMaster(whole) as moved, socket.create_server(("127.0.0.1", 0)) as nobody:
+        places = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in (nobody, names.remoting)]
+        nobody.close()
+
+        def know(place: FakeMaster) -> None:
+            address = b"127.0.0.1:%d" % place.remoting.getsockname()[1]
+            names.bodies = {106: b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"%b"}}}}' % address}
+
+        know(master)
+        with following("broker-a", copy, name_server=";".join(places)) as store:
+            reaches(store, log.offsets[25])
+            know(moved)
+            master.__exit__()
+            reaches(store, log.end)
+            assert store.following.master == moved.address
+            with pytest.raises(reput.StoreReadOnly, match=moved.address):
+                store.put(reput.Message("orders", b"mine"))
+        recorded = read_followed_master(copy)
+        assert recorded is not None
+        assert recorded.ha_address == moved.address
+    assert_same_log(log.store, copy, 0, log.end, SMALL_SEGMENT)
 
 
 def test_a_copy_goes_on_while_its_name_server_knows_no_master(master, log, tmp_path):

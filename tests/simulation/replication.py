@@ -96,6 +96,8 @@ class ReplicationSimulation:
         self.master = Machine(directory / "a", self.chance)
         self.copy = Machine(directory / "b", self.chance)
         self.followed = FollowedMaster("ha:2", "broker:1", "C", "broker-a", 0)
+        # Where this, as `MasterRequests`, asks.
+        self.address = self.followed.address
         self.number = 0
         # What was acknowledged: the copy must have these bytes until an operator discards them.
         self.safe = b""
@@ -235,7 +237,7 @@ class ReplicationSimulation:
     def follow(self) -> None:
         """Follow over one connection, as long as it lasts; then do what an operator does if the logs have parted."""
         assert isinstance(self.copy.store, FollowingMessageStore)
-        self.following = Follower(self.copy.store, lambda master: None)
+        self.following = Follower(self.copy.store, lambda master: None, MasterAddress("ha:2"))
         try:
             # A follower waits for this before it connects again.
             self.copy.store.durability.flush_service.do_round()

@@ -22,7 +22,13 @@ from reput.lease.agreement import LeaseMembership
 from reput.remoting.remoting_client import Unreachable, parse_address
 from reput.replication.comparison import find_parting, log_end, lost_records, read_bytes
 from reput.replication.ha_protocol import EPOCH
-from reput.replication.master_requests import HA_PORT_DISTANCE, MasterDescription, MasterRequests, find_master
+from reput.replication.master_requests import (
+    HA_PORT_DISTANCE,
+    MasterDescription,
+    MasterRequests,
+    find_master,
+    joined,
+)
 from reput.replication.master_stream import MasterStream
 from reput.store.disk.file_name import file_name
 from reput.store.disk.files import Files
@@ -47,9 +53,9 @@ class MasterAddress(msgspec.Struct, frozen=True):
 
     Attributes:
         master: ``host:port`` of its HA port; with *name_server*, the name of a broker.
-        name_server: ``host:port``.
+        name_server: ``host:port``, or several of them, separated by semicolons.
         broker: ``host:port`` where it answers requests; None: one port below the HA port.
-        credentials: for the master, and for the name server.
+        credentials: for the master, and for the name servers.
         membership: of a node of a lease, whose master was agreed on; None: a person names the master.
     """
 
@@ -119,7 +125,7 @@ def prepare_copy(
             known = msgspec.structs.replace(known, ha_address=ha_address, address=requests_address)
         return PreparedCopy(known, {})
     if ha_address is None:
-        ha_address = joined(parse_address(requests_address)[0], master.ha_port)
+        ha_address = master.ha_address(requests_address)
     followed = FollowedMaster(ha_address, requests_address, master.cluster_name, master.broker_name, 0)
     files = Files()
     given: dict[str, object] = {}
@@ -325,8 +331,3 @@ def split(address: str) -> tuple[str, int]:
         f"a master is named HOST:PORT, with its HA port: master={address!r}",
         "Or name its broker, with --name-server HOST:PORT.",
     )
-
-
-def joined(host: str, port: int) -> str:
-    """Return ``host:port``."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

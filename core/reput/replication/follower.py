@@ -9,6 +9,7 @@ A gap, diverged logs, another master or damage ends the following for good: two 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import threading
@@ -18,9 +19,7 @@ from functools import partial
 
 import msgspec
 
-from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, FollowError, OffsetOutOfRange, ReputError, StoreFull
-from reput.lease.agreement import LeaseMembership
 from reput.replication.comparison import (
     OVERLAP_SIZE,
     find_parting,
@@ -31,7 +30,7 @@ from reput.replication.comparison import (
 )
 from reput.replication.compression import NO_COMPRESSION
 from reput.replication.copied_records import CopiedRecords
-from reput.replication.copy_preparation import agreed_epoch, require_epoch
+from reput.replication.copy_preparation import MasterAddress, agreed_epoch, require_epoch
 from reput.replication.ha_protocol import END, MEMBER
 from reput.replication.master_requests import FIELDS_SIZE_MAX, MasterDescription, MasterRequests
 from reput.replication.master_stream import NO_FIELDS, MasterStream
@@ -101,19 +100,17 @@ class Follower:
         self,
         writer: FollowingMessageStore,
         on_connected: Callable[[MasterDescription], None],
-        credentials: Credentials = NO_CREDENTIALS,
-        membership: LeaseMembership | None = None,
+        address: MasterAddress,
     ) -> None:
         """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one.
 
-        *membership*: of a node of a lease, whose master was agreed on; None: a person has named the master.
+        *address*: by which the master was named.
         """
         self.writer = writer
-        self.master: FollowedMaster = writer.master
         self.on_connected = on_connected
-        self.requests = MasterRequests(self.master.address, credentials)
-        self.credentials = credentials
-        self.membership = membership
+        self.address = address
+        self.requests = MasterRequests(writer.master.address, address.credentials)
+        self.membership = address.membership
         # Whether the master has called itself a reput.
         self.is_reput = False
         self.state = FollowState.CONNECTING
@@ -132,6 +129,11 @@ class Follower:
         writer.notice_of_master = self.notice
 
     # Seen from outside.
+
+    @property
+    def master(self) -> FollowedMaster:
+        """The master, where it was last."""
+        return self.writer.master
 
     def start(self) -> None:
         """Start the thread."""
@@ -248,11 +250,14 @@ class Follower:
             FollowError: nothing may be appended any more.
             BrokerError: the connection has ended.
         """
+        self.look_up()
         master = self.requests.describe()
         self.take_bounds(master.offset_min, master.offset_end)
-        require_epoch(master, self.membership, self.master.address)
+        require_epoch(master, self.membership, self.requests.address)
         self.check_identity(master)
         writer = self.writer
+        if self.address.name_server is not None:
+            writer.move_master(master.ha_address(self.requests.address), self.requests.address)
         own_end = writer.appended
         # The overlap is read from the files.
         self.wait_forced(own_end)
@@ -281,6 +286,13 @@ class Follower:
             self.on_connected(master)
             self.copy(stream, records, overlap, asked)
 
+    def look_up(self) -> None:
+        """Ask the name server again: the master may be elsewhere now, or another may have taken its place."""
+        # One that does not answer, or knows no master for now, changes nothing.
+        with contextlib.suppress(BrokerError):
+            if self.address.name_server is not None:
+                self.requests.address, _ = self.address.found()
+
     def open_stream(
         self, begin: int, compression: str = NO_COMPRESSION, fields: Mapping[str, str] = NO_FIELDS
     ) -> MasterStream:
@@ -296,7 +308,7 @@ class Follower:
             begin,
             self.writer.segment_size,
             is_reput=self.is_reput,
-            credentials=self.credentials,
+            credentials=self.address.credentials,
             compression=compression,
             fields={**agreed_epoch(self.membership), **fields},
         )
@@ -396,7 +408,7 @@ class Follower:
         if (master.cluster_name, master.broker_name) != (known.cluster_name, known.broker_name):
             raise FollowError(
                 f"another broker answers there: broker_name={master.broker_name} expected={known.broker_name} "
-                f"cluster={master.cluster_name} expected={known.cluster_name} master={known.address}",
+                f"cluster={master.cluster_name} expected={known.cluster_name} master={self.requests.address}",
                 "Follow it into a store of its own, or correct the address.",
             )
         if master.segment_size != self.writer.segment_size:

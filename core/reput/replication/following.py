@@ -95,7 +95,8 @@ def follow(
 
     Args:
         master: ``host:port`` of its HA port (RocketMQ: the port of clients + 1); with *name_server*, a broker's name.
-        name_server: ``host:port`` of a name server that knows the broker.
+        name_server: ``host:port`` of a name server that knows the broker, or several, separated by semicolons. They are
+            asked again at every connection: a master may come back elsewhere.
         broker: ``host:port`` where it answers requests, if that is not one port below the HA port.
         begin: for a new store: "earliest", "latest" (the master's last segment), or a commit-log offset, with
             whose segment the copy begins.
@@ -169,8 +170,7 @@ def open_copy(
             mode,
             configuration,
             lock_timeout,
-            address.credentials,
-            address.membership,
+            address=address,
         )
     return prepared, engine
 
@@ -210,6 +210,5 @@ def open_slave(
             prepared.master,
             configuration=configuration,
             lock_timeout=lock_timeout,
-            credentials=address.credentials,
-            membership=address.membership,
+            address=address,
         )

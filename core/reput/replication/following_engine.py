@@ -9,12 +9,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.embedded.store_engine import StoreEngine
 from reput.embedded.views import Mode
-from reput.lease.agreement import LeaseMembership
 from reput.process.control.configuration import Configuration
 from reput.replication.compression import ZSTD, decompressor
+from reput.replication.copy_preparation import MasterAddress
 from reput.replication.follower import Follower
 from reput.replication.master_configuration import MasterConfiguration
 from reput.replication.master_requests import MasterDescription
@@ -43,10 +42,10 @@ class FollowingEngine(StoreEngine):
         mode: Mode = "processes",
         configuration: Configuration | None = None,
         lock_timeout: float | None = 0.0,
-        credentials: Credentials = NO_CREDENTIALS,
-        membership: LeaseMembership | None = None,
+        *,
+        address: MasterAddress,
     ) -> None:
-        """Open the store, which `prepare_copy` has prepared, and begin to follow; *membership*: as of `Follower`.
+        """Open the store, which `prepare_copy` has prepared, and begin to follow; *address*: as of `Follower`.
 
         Raises:
             ConfigError: the library for the compression is missing.
@@ -57,7 +56,7 @@ class FollowingEngine(StoreEngine):
             decompressor()
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
-        self.follower = Follower(self.writer, self.connected, credentials, membership)
+        self.follower = Follower(self.writer, self.connected, address)
         self.master_configuration = MasterConfiguration(self, self.follower.requests, self.follower.take_bounds)
         self.master_configuration.start()
         self.follower.start()
@@ -87,7 +86,7 @@ class FollowingEngine(StoreEngine):
             StoreReadOnly: always.
         """
         self.require_open()
-        raise follows_refusal(self.directory, self.master.ha_address)
+        raise follows_refusal(self.directory, self.follower.master.ha_address)
 
     def half_messages(self) -> int | None:
         """Return 0: transactions are the master's."""

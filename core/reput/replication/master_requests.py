@@ -24,7 +24,7 @@ from reput.settings.settings import SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN
 from reput.store.config.config_json import parse_config
 from reput.store.service.wake import Wake
 
-__all__ = ["FIELDS_SIZE_MAX", "MasterDescription", "MasterRequests", "Refused", "find_master"]
+__all__ = ["FIELDS_SIZE_MAX", "MasterDescription", "MasterRequests", "Refused", "find_master", "joined"]
 
 TIMEOUT_S = 3.0
 # RocketMQ 4.9 refuses to say where its log ends in the first second of its life: it has no sample of its rates yet.
@@ -70,6 +70,10 @@ class MasterDescription(msgspec.Struct, frozen=True):
     offset_min: int
     offset_end: int
     epoch: int | None
+
+    def ha_address(self, address: str) -> str:
+        """Return where followers connect to the master that answers requests at *address*."""
+        return joined(parse_address(address)[0], self.ha_port)
 
 
 class MasterRequests:
@@ -242,12 +246,24 @@ class MasterRequests:
             raise BrokerError(f"the master's history cannot be read: address={self.address} reason={error}") from None
 
 
-def find_master(name_server: str, broker_name: str, credentials: Credentials = NO_CREDENTIALS) -> str:
-    """Return the address of the master of a broker that a name server knows.
+def find_master(name_servers: str, broker_name: str, credentials: Credentials = NO_CREDENTIALS) -> str:
+    """Return the address of the master of a broker that one of *name_servers*, ``host:port;host:port``, knows.
 
     Raises:
-        BrokerError: the name server does not answer, or knows no such master.
+        BrokerError: none of them answers and knows such a master.
     """
+    refusal: BrokerError | None = None
+    for name_server in name_servers.replace(",", ";").split(";"):
+        try:
+            return master_known_to(name_server.strip(), broker_name, credentials)
+        except BrokerError as error:
+            refusal = error
+    assert refusal is not None
+    raise refusal
+
+
+def master_known_to(name_server: str, broker_name: str, credentials: Credentials) -> str:
+    """As `find_master`, of one name server."""
     table = MasterRequests(name_server, credentials).json(RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable")
     brokers = table if isinstance(table, dict) else {}
     found = brokers.get(broker_name)
@@ -261,3 +277,8 @@ def find_master(name_server: str, broker_name: str, credentials: Credentials = N
         f"known={','.join(sorted(map(str, brokers))) or 'none'}",
         "Name a broker that is registered; `mqadmin clusterList` shows them.",
     )
+
+
+def joined(host: str, port: int) -> str:
+    """Return ``host:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

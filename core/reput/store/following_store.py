@@ -62,6 +62,18 @@ class FollowingMessageStore(MessageStore):
                 "It was promoted. Open it as any other store.",
             )
 
+    def move_master(self, ha_address: str, address: str) -> None:
+        """Record where the master is now: `FollowedMaster` has the arguments.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        moved = msgspec.structs.replace(self.master, ha_address=ha_address, address=address)
+        if moved != self.master:
+            moved.write(self.directory, self.files)
+            self.master = moved
+            self.copier.ha_address = ha_address
+
     def make_appender(self) -> Appender:
         """Return what appends the master's records."""
         self.copier = FollowingAppender(self.store_files, self.preparer, self.master.ha_address)

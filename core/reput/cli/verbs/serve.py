@@ -76,7 +76,7 @@ def serve(
     ] = None,
     follow_name_server: Annotated[
         str | None,
-        typer.Option("--follow-name-server", metavar="H:P", help="A name server that knows the master's broker."),
+        typer.Option("--follow-name-server", metavar="H:P;H:P", help="Name servers that know the master's broker."),
     ] = None,
     follow_broker: Annotated[
         str | None,

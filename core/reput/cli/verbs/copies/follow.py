@@ -33,7 +33,7 @@ MasterArgument = Annotated[
     ),
 ]
 NameServerOption = Annotated[
-    str | None, typer.Option("--name-server", metavar="H:P", help="A name server that knows the master's broker.")
+    str | None, typer.Option("--name-server", metavar="H:P;H:P", help="Name servers that know the master's broker.")
 ]
 BrokerOption = Annotated[
     str | None,
