@@ -76,6 +76,12 @@ class FakeMaster:
                 opened.shutdown(socket.SHUT_RDWR)
             opened.close()
 
+    def end_connections(self) -> None:
+        """End all connections; others may come."""
+        for opened in list(self.sockets):
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+
     def accept(self, listener: socket.socket, handle: Callable[[socket.socket], None]) -> None:
         """Handle each connection in a thread."""
         while not self.ended.is_set():

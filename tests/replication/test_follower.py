@@ -7,6 +7,8 @@ import contextlib
 import socket
 import struct
 import sys
+import threading
+from contextlib import ExitStack
 from unittest.mock import Mock
 
 import pytest
@@ -215,9 +217,7 @@ def test_settings_of_a_master_that_cannot_be_are_no_end_of_the_copy(fake_master,
     with following(fake_master.address, tmp_path / "copy") as store:
         wait_until(lambda: store.following.state is FollowState.COPYING)
         fake_master.properties = good | properties
-        for accepted in fake_master.sockets:
-            with contextlib.suppress(OSError):
-                accepted.shutdown(socket.SHUT_RDWR)
+        fake_master.end_connections()
         wait_until(lambda: "settings cannot be read" in (store.following.reason or ""))
         fake_master.properties, fake_master.log = good, bytes(log.data)
         reaches(store, log.end)
@@ -460,6 +460,33 @@ def test_a_copy_goes_on_while_its_name_server_knows_no_master(master, log, tmp_p
         with following("broker-a", copy, name_server=name_server) as store:
             reaches(store, end)
         master.log = whole
+
+
+class DrippingMaster(FakeMaster):
+    """Once it *drips*, an answer comes byte by byte, each in time, and never ends."""
+
+    drips = False
+
+    def answer(self, accepted: socket.socket) -> None:
+        if not self.drips:
+            return super().answer(accepted)
+        accepted.sendall(struct.pack(">i", 1 << 20))
+        while not self.ended.wait(0.1):
+            accepted.sendall(b" ")
+        return None
+
+
+def test_a_copy_is_closed_while_an_answer_of_its_master_does_not_end(log, tmp_path):
+    """Neither the thread that copies nor the one that brings the configuration along waits for it."""
+    with DrippingMaster(bytes(log.data)) as master, ExitStack() as closing:
+        store = closing.enter_context(following(master.address, tmp_path / "copy"))
+        reaches(store, log.end)
+        master.drips = True
+        master.end_connections()
+        wait_until(lambda: len(store._follower.requests.connections) > 0)
+        ending = threading.Thread(target=closing.pop_all().close)
+        ending.start()
+        wait_until(lambda: not ending.is_alive())
 
 
 def test_a_copy_is_read_while_its_master_is_away(master, log, tmp_path):

@@ -145,6 +145,7 @@ class Follower:
         self.wake.set()
         with self.changed:
             self.changed.notify_all()
+        self.requests.end()
         if self.stream is not None:
             self.stream.end()
         self.thread.join()

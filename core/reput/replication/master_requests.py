@@ -8,7 +8,9 @@ Source: RocketMQ broker, AdminBrokerProcessor and SlaveSynchronize.
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 
 import msgspec
 
@@ -82,6 +84,16 @@ class MasterRequests:
     def __init__(self, address: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         self.address = address
         self.credentials = credentials
+        self.connections: set[socket.socket] = set()
+        self.has_ended = False
+
+    def end(self) -> None:
+        """End all requests, whose threads get an error; any thread may call. A frozen master would be waited for."""
+        self.has_ended = True
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                # Not by TLS, which would wait for the master.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def ask(self, code: int) -> RemotingCommand:
         """Return the answer to a request without fields, whatever its code.
@@ -108,21 +120,24 @@ class MasterRequests:
             reason = str(error) or type(error).__name__
             raise BrokerError(f"the master does not answer: address={self.address} reason={reason!r}") from None
 
-    def connected(self, host: str, port: int) -> socket.socket:
-        """Return a connection, encrypted if that was asked for.
+    @contextlib.contextmanager
+    def connected(self, host: str, port: int) -> Iterator[socket.socket]:
+        """Have a connection, encrypted if that was asked for, inside the block.
 
         Raises:
             OSError: there is none.
         """
         connection = socket.create_connection((host, port), timeout=TIMEOUT_S)
-        tls = self.credentials.tls
-        if tls is None:
-            return connection
         try:
-            return tls.wrap_socket(connection, server_hostname=host)
-        except BaseException:
+            if self.credentials.tls is not None:
+                connection = self.credentials.tls.wrap_socket(connection, server_hostname=host)
+            self.connections.add(connection)
+            if self.has_ended:
+                raise ConnectionAbortedError("the store is being closed")
+            yield connection
+        finally:
+            self.connections.discard(connection)
             connection.close()
-            raise
 
     def body(self, code: int) -> bytes:
         """Return the body of a successful answer.
