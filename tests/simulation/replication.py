@@ -106,6 +106,8 @@ class ReplicationSimulation:
         # Less than a large record, in a log that is as small.
         for module, name in ((follower, "OVERLAP_SIZE"), (comparison, "FIRST_STEP"), (comparison, "PROBE_SIZE")):
             patch.setattr(module, name, 100)
+        # Forced by the thread that copies, or by the flusher.
+        patch.setattr(follower, "FORCED_AT_ONCE_MAX", self.chance.choice((0, 300)))
         patch.setattr(follower, "MasterStream", self.stream)
         patch.setattr(copy_preparation, "MasterStream", self.stream)
         patch.setattr(follower, "MasterRequests", lambda address, credentials: self)

@@ -50,6 +50,9 @@ READ_WAIT_S = 1.0
 QUIET_S = 10.0
 # So much is appended before more is taken apart: what comes at a time may be much more, if it is compressed.
 TAKEN_SIZE = 1 << 20
+# A producer of a SYNC_MASTER may wait for few bytes: they are forced by the thread that copies, and reported before
+# anything else is done with them. More are forced by the flusher, beside the copying of what comes next.
+FORCED_AT_ONCE_MAX = 64 << 10
 # Bytes in memory that are not on disk yet: a disk that is slower than the master must not fill memory.
 UNFORCED_MAX = 8 << 20
 
@@ -344,13 +347,18 @@ class Follower:
 
     def append(self, stream: MasterStream, records: CopiedRecords) -> None:
         """Append all whole records, and report them once they are forced."""
+        writer = self.writer
         for run in records.take():
-            end = self.writer.append_copied(run)
-            self.writer.call_when_durable(end, partial(self.forced, stream))
+            end = writer.append_copied(run)
+            if end - writer.durable <= FORCED_AT_ONCE_MAX:
+                writer.force_at_once()
+                self.forced(stream)
+                continue
+            writer.call_when_durable(end, partial(self.forced, stream))
             self.wait_forced(end - UNFORCED_MAX)
 
     def forced(self, stream: MasterStream) -> None:
-        """Report what is on disk now. The flusher's thread calls this."""
+        """Report what is on disk now."""
         stream.report(self.writer.durable)
         with self.changed:
             self.changed.notify_all()

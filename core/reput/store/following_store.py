@@ -93,6 +93,18 @@ class FollowingMessageStore(MessageStore):
         """As `FollowingAppender.append_copied`."""
         return self.copier.append_copied(run)
 
+    def force_at_once(self) -> None:
+        """Force what was appended, in the calling thread. Readers see it a moment later.
+
+        Raises:
+            StoreReadOnly: the disk refused.
+        """
+        try:
+            self.commit_log.flush()
+        finally:
+            # It publishes what is on disk now, or tells of the failure.
+            self.durability.flush_service.wakeup()
+
     def plain_rows(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
         """As `LogScan.rows_of_plain`, with every CRC compared."""
         return self.copier.scan.rows_of_plain(data, commit_log_offset)

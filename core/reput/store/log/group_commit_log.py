@@ -100,6 +100,9 @@ class GroupCommitLog(CommitLog):
         """Write and force the records of *segment* up to *target*."""
         first = at = max(self.durable, segment.begin)
         until = min(target, segment.begin + segment.content_size)
+        if at >= until:
+            # Another thread has just forced it.
+            return
         try:
             while at < until:
                 begin = at
