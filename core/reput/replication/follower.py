@@ -233,7 +233,8 @@ class Follower:
                 self.become(FollowState.WAITING, str(error))
                 if not self.stopping and str(error) != complaint:
                     complaint = str(error)
-                    logger.warning("the connection to the master ends, and is made again: reason=%s", error)
+                    # Not the error itself: where records of the log are kept, it would keep what was received.
+                    logger.warning("the connection to the master ends, and is made again: reason=%s", complaint)
             except ReputError as error:
                 if not self.stopping:
                     self.error = FollowError(f"the store takes no more records: {error}", error.advice)
