@@ -47,8 +47,8 @@ impl KernelConsumer {
     fn take_of_run<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let lock = self.lock.get();
         let fetched = {
-            let Ok(run) = self.run.lock() else { return Ok(None) };
-            let Some(run) = run.as_ref().filter(|_| lock.is_free()) else { return Ok(None) };
+            let Ok(mut run) = self.run.lock() else { return Ok(None) };
+            let Some(run) = run.as_mut().filter(|_| lock.is_free()) else { return Ok(None) };
             let fetched = run.fetched.clone_ref(py).into_bound(py);
             match fetched.get().peek() {
                 Some((_, record)) if run.has_room_for(py, &record.place)? => fetched,

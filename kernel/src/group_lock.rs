@@ -8,7 +8,7 @@
 //!
 //! While nobody holds the lock, and the interpreter's lock is not released meanwhile, the kernel may give and
 //! acknowledge messages without it. It notes them in a run of its own. Whoever acquires the lock finds everything in the
-//! group's Python objects: acquiring it settles all runs first.
+//! group's Python objects: acquiring it settles the run first.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -65,9 +65,10 @@ impl ConsumerRun {
     }
 
     /// Tell whether the message at *place* may be given: there is room, and it is not in flight from another queue.
-    pub fn has_room_for(&self, py: Python<'_>, place: &Place) -> PyResult<bool> {
+    pub fn has_room_for(&mut self, py: Python<'_>, place: &Place) -> PyResult<bool> {
         let delivered = self.delivered.bind(py);
         Ok(self.given.len() < self.room
+            && self.given.try_reserve(1).is_ok()
             && self.given.back().is_none_or(|last| last.commit_log_offset < place.commit_log_offset)
             && (delivered.is_empty() || !delivered.contains(place.commit_log_offset)?))
     }
@@ -80,12 +81,15 @@ impl ConsumerRun {
         self.given.push_back(place);
     }
 
-    /// Note that a message is done; false: the run has not given it.
+    /// Note that a message is done; false: the run has not given it, or there is no memory to note it.
     pub fn acknowledge(&mut self, py: Python<'_>, commit_log_offset: i64) -> bool {
         let Ok(number) = self.given.binary_search_by_key(&commit_log_offset, |place| place.commit_log_offset) else {
             return false;
         };
         let is_first = number == 0 && self.in_flight.bind(py).is_empty();
+        if !is_first && self.done.try_reserve(1).is_err() {
+            return false;
+        }
         let place = self.given.remove(number).expect("it was just found");
         if !is_first {
             self.done.push(place.queue_offset);
@@ -110,9 +114,11 @@ impl ConsumerRun {
             let value = PyTuple::new(py, [queue, queue_offset.as_any()])?;
             self.delivered.bind(py).set_item(place.commit_log_offset, value)?;
         }
+        // Last, and each once: after an error the run is settled again.
         let statistics = self.statistics.bind(py);
-        add(statistics, "get_nums", self.count)?;
-        add(statistics, "get_size", self.size)
+        add(statistics, "get_size", self.size)?;
+        self.size = 0;
+        add(statistics, "get_nums", self.count)
     }
 }
 
@@ -131,8 +137,9 @@ pub struct GroupLock {
     inner: Py<PyAny>,
     /// How often the thread that holds it has acquired it.
     depth: AtomicUsize,
-    /// Runs that are not settled. Neither they nor this list are locked while Python code may run.
-    runs: Mutex<Vec<SharedRun>>,
+    /// The run that is not settled: one at most, because it begins under the lock. Neither it nor this is locked while
+    /// Python code may run.
+    unsettled: Mutex<Option<SharedRun>>,
     abandoned: AtomicBool,
 }
 
@@ -152,32 +159,40 @@ impl GroupLock {
         self.depth.load(Ordering::Relaxed) == 1 && !self.is_abandoned()
     }
 
-    /// Begin a run, which is settled as soon as the lock is acquired again.
+    /// Begin a run, which is settled as soon as the lock is acquired again. The caller holds it outermost, so there is none.
     pub fn begin(&self, shared: &SharedRun, run: ConsumerRun) {
-        if let (Ok(mut runs), Ok(mut own)) = (self.runs.lock(), shared.lock()) {
+        if let (Ok(mut unsettled), Ok(mut own)) = (self.unsettled.lock(), shared.lock()) {
             *own = Some(run);
-            runs.push(Arc::clone(shared));
+            *unsettled = Some(Arc::clone(shared));
         }
     }
 
+    /// Note that the calling thread has acquired the lock *depth* times more, and settle the run.
+    ///
+    /// After an error the lock is acquired, and the run is left to the next one who acquires it.
     fn entered(&self, py: Python<'_>, depth: usize) -> PyResult<()> {
         if self.depth.fetch_add(depth, Ordering::Relaxed) > 0 {
             return Ok(());
         }
-        let runs = self.runs.lock().map(|mut runs| std::mem::take(&mut *runs)).unwrap_or_default();
-        for shared in runs {
-            let run = shared.lock().ok().and_then(|mut run| run.take());
-            if let Some(mut run) = run
-                && !self.is_abandoned()
-                && let Err(error) = run.settle(py)
-            {
-                // For the next one who acquires the lock.
-                self.begin(&shared, run);
-                self.leave(py)?;
-                return Err(error);
-            }
+        let Some(shared) = self.unsettled.lock().ok().and_then(|mut unsettled| unsettled.take()) else { return Ok(()) };
+        let run = shared.lock().ok().and_then(|mut run| run.take());
+        if let Some(mut run) = run
+            && !self.is_abandoned()
+            && let Err(error) = run.settle(py)
+        {
+            self.begin(&shared, run);
+            return Err(error);
         }
         Ok(())
+    }
+
+    /// As `entered` once more; an error releases the lock.
+    fn entered_or_left(&self, py: Python<'_>) -> PyResult<()> {
+        let entered = self.entered(py, 1);
+        if entered.is_err() {
+            self.leave(py)?;
+        }
+        entered
     }
 
     /// Release the lock.
@@ -191,7 +206,7 @@ impl GroupLock {
     /// Wait for the lock. Nothing is borrowed meanwhile: other threads run.
     pub fn enter(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.bind(py).call_method0(intern!(py, "acquire"))?;
-        self.entered(py, 1)
+        self.entered_or_left(py)
     }
 }
 
@@ -200,14 +215,14 @@ impl GroupLock {
     /// Wrap *inner*, a `threading.RLock`.
     #[new]
     fn new(inner: Py<PyAny>) -> GroupLock {
-        GroupLock { inner, depth: AtomicUsize::new(0), runs: Mutex::default(), abandoned: AtomicBool::new(false) }
+        GroupLock { inner, depth: AtomicUsize::new(0), unsettled: Mutex::default(), abandoned: AtomicBool::new(false) }
     }
 
     #[pyo3(signature = (blocking = true, timeout = -1.0))]
     fn acquire(&self, py: Python<'_>, blocking: bool, timeout: f64) -> PyResult<bool> {
         let is_acquired = self.inner.bind(py).call_method1(intern!(py, "acquire"), (blocking, timeout))?.is_truthy()?;
         if is_acquired {
-            self.entered(py, 1)?;
+            self.entered_or_left(py)?;
         }
         Ok(is_acquired)
     }
@@ -237,7 +252,7 @@ impl GroupLock {
         Ok((state, self.depth.swap(0, Ordering::Relaxed)))
     }
 
-    /// For `threading.Condition`: acquire it as often again.
+    /// For `threading.Condition`: acquire it as often again, also if this raises: whoever waited releases it.
     fn _acquire_restore(&self, py: Python<'_>, state: (Bound<'_, PyAny>, usize)) -> PyResult<()> {
         self.inner.bind(py).call_method1(intern!(py, "_acquire_restore"), (state.0,))?;
         self.entered(py, state.1)

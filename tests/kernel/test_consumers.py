@@ -138,3 +138,45 @@ def test_most_messages_go_through_the_kernel(required_kernel: Kernel, store: rep
     after = required_kernel.counts()
     assert after["acknowledge"] - before["acknowledge"] == 60
     assert after["receive"] - before["receive"] >= 50
+
+
+class FailsOnce:
+    """Statistics of a group that cannot be changed the first time, as for want of memory."""
+
+    def __init__(self) -> None:
+        self.get_size = 0
+        self.nums = 0
+        self.failures = 1
+
+    @property
+    def get_nums(self) -> int:
+        return self.nums
+
+    @get_nums.setter
+    def get_nums(self, nums: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError
+        self.nums = nums
+
+
+def test_no_memory_for_what_was_given_loses_nothing(required_kernel: Kernel, store: reput.Store) -> None:
+    """The first call that needs the group's objects after the kernel has given fails, and the next one does not."""
+    with store.consumer("wanting", "orders", begin="earliest") as consumer:
+        received = [consumer.receive(10.0) for _ in range(2)]
+        queue = consumer._member.current
+        assert queue is not None
+        with consumer._shared.lock:
+            queue.statistics = statistics = FailsOnce()  # type: ignore[assignment]
+        before = required_kernel.counts()["receive"]
+        received += [consumer.receive(10.0) for _ in range(4)]
+        assert required_kernel.counts()["receive"] - before == 4
+        with pytest.raises(MemoryError), consumer._shared.lock:
+            pytest.fail("it was not acquired")
+        assert len(state_of(consumer)[0]) == len(received)
+        assert statistics.get_nums == 4
+        assert statistics.get_size == sum(record.record_size for record in received[2:] if record is not None)
+        for record in received:
+            assert record is not None
+            consumer.ack(record)
+        assert queue.commit_offset() == len(received)
