@@ -106,8 +106,8 @@ class RingWriter:
         words[APPENDED] = appended
         words[DURABLE] = durable
 
-    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Publish *frame* to all readers.
+    def publish(self, frame: bytes | bytearray, appended: int, ordinal: int) -> None:
+        """Publish a copy of *frame* to all readers.
 
         Costs well under a microsecond, plus one system call per parked reader. Readers see the frame only when it is
         complete.
@@ -174,7 +174,7 @@ class RingWriter:
         """Clear the held flag; the next `publish` brings the held records and wakes the parked readers."""
         self._words[HELD] = 0
 
-    def _wrap(self, frame: bytes, start: int) -> None:
+    def _wrap(self, frame: bytes | bytearray, start: int) -> None:
         first = self._capacity - start
         self._data[start : self._capacity] = frame[:first]
         self._data[: len(frame) - first] = frame[first:]

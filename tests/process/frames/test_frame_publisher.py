@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from process.frames.test_frame import columns_of
 from reput.process.frames.frame import decode_frame
 from reput.process.frames.frame_publisher import FramePublisher
@@ -54,3 +59,31 @@ def test_a_record_whose_texts_exceed_a_frame_leaves_a_hole():
     ((frame, appended, ordinal),) = published
     assert (frame.begin, frame.end, len(frame.columns)) == (100, 100, 0)
     assert (appended, ordinal) == (100, 51)
+
+
+WITHOUT_MEMORY = """
+import resource
+
+from process.frames.test_frame_publisher import Taker
+from reput.process.frames.frame_publisher import FramePublisher
+from reput.store.writer.publisher import AppendedRecords
+
+records = AppendedRecords(0, 1, 1, 1, [("orders", 0)], bytes(64), bytes(64 << 20))
+publisher = FramePublisher(Taker(1 << 30), 4)
+resource.setrlimit(resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
+try:
+    publisher.publish(records)
+except MemoryError:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    publisher.publish(records)
+    print(len(publisher.writer.published))
+"""
+
+
+def test_want_of_memory_is_an_error_and_not_the_end_of_the_process():
+    """The next publication finds everything as it was."""
+    tests = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY], env={**os.environ, "PYTHONPATH": str(tests)}, capture_output=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, b"1"), done.stderr

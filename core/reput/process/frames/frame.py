@@ -36,7 +36,7 @@ __all__ = [
     "cut_columns",
     "decode_frame",
     "delete_topic_frame",
-    "encode_frame",
+    "encode_frame_into",
     "expire_frame",
     "truncate_frame",
 ]
@@ -66,9 +66,17 @@ class Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return self.ordinal + len(self.columns)
 
 
-# Both are bound methods of stateless C objects: a one-record frame takes 0.2 µs to encode and 0.3 µs to decode.
-encode_frame = msgspec.msgpack.Encoder().encode
+# Both are bound methods of stateless C objects: a one-record frame takes 0.2 µs to encode and 0.3 µs to decode. Without
+# memory `encode_into` raises MemoryError, while msgspec's `encode` crashes.
+encode_frame_into = msgspec.msgpack.Encoder().encode_into
 decode_frame = msgspec.msgpack.Decoder(Frame).decode
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """Return the bytes of *frame*."""
+    encoded = bytearray()
+    encode_frame_into(frame, encoded)
+    return bytes(encoded)
 
 
 def batch_frame(

@@ -58,8 +58,8 @@ class FrameWriter(Protocol):
     @property
     def frame_size_max(self) -> int: ...
 
-    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Publish *frame* to all readers; the log is now readable up to *appended*, *ordinal* counts its records."""
+    def publish(self, frame: bytes | bytearray, appended: int, ordinal: int) -> None:
+        """Publish a copy of *frame* to all readers. The log has *ordinal* records now, up to *appended*."""
 
     def set_durable(self, durable: int) -> None:
         """Publish that the log is durable up to *durable*."""

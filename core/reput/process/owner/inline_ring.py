@@ -57,10 +57,10 @@ class InlineRing:
         self.first = 0
         self.size = 0
 
-    def publish(self, frame: bytes, appended: int, ordinal: int) -> None:
-        """Publish *frame* to all readers; drop the oldest frames beyond `capacity` bytes."""
+    def publish(self, frame: bytes | bytearray, appended: int, ordinal: int) -> None:
+        """Publish a copy of *frame* to all readers; drop the oldest frames beyond `capacity` bytes."""
         with self.lock:
-            self.frames.append(frame)
+            self.frames.append(bytes(frame))
             self.size += len(frame)
             while self.size > self.capacity:
                 self.size -= len(self.frames.popleft())
