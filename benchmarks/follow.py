@@ -5,7 +5,8 @@
 The master is `reput serve`, the copy `reput follow`, each a process of its own with its dispatchers. With `--peer`, the
 program that runs RocketMQ, sends are measured at a RocketMQ master with its slave as well, by the same clients: those
 at a rate by `reput.connect`, those of many threads by the Java client of `peer`. A SYNC_MASTER's answer says of a
-`reput follow` that the message is on its disk, of a RocketMQ slave that it is in its memory.
+`reput follow` that the message is on its disk, of a RocketMQ slave that it is in its memory. With an asynchronous
+master, the shared memory of the copy's process tells when a message is on its disk.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import reput
 from benchmarks.rocketmq_peer import Peer
 from reput.bench.serve import put_in_flight
 from reput.replication.master_requests import MasterRequests
+from reput.ring import RingHeader, RingMemory
 
 REPUT = Path(sys.executable).with_name("reput")
 BODY_SIZE = 1024
@@ -43,6 +45,7 @@ MASTER_PORT, SLAVE_PORT, NAMES_PORT = PORT + 100, PORT + 200, PORT + 300
 SYNC = "brokerRole=SYNC_MASTER"
 OURSELVES = "reput"
 THREADS = 64
+LOOK_S = 20e-6
 IN_SYNC_MAX_S = 90.0
 
 
@@ -77,6 +80,21 @@ def copied(copy: Path) -> int:
     """Return up to where the copy's log is forced, as its master was told."""
     status = json.loads(MasterRequests(f"127.0.0.1:{PORT}").body(907))
     return max((row["slaveAckOffset"] or 0 for row in status["haConnectionInfo"]), default=0)
+
+
+@contextmanager
+def header_of(pid: int) -> Iterator[RingHeader]:
+    """Have the numbers that the writer of a store shows to its dispatchers."""
+    links = {
+        os.readlink(path).partition(" ")[0]: path for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()
+    }
+    memory = RingMemory.from_descriptors(
+        os.open(links[f"/memfd:reput-{name}"], os.O_RDONLY) for name in ("ring", "cells")
+    )
+    try:
+        yield memory.header
+    finally:
+        memory.close()
 
 
 def resident(pid: int) -> int:
@@ -172,12 +190,12 @@ def beside(directory: Path, size: int, puts: int, flow_control: str, niceness: i
 
 
 @contextmanager
-def our_pair(directory: Path, role: str) -> Iterator[str]:
-    """Run a master with a copy; yield the address of their name server."""
+def our_pair(directory: Path, role: str) -> Iterator[tuple[str, int]]:
+    """Run a master with a copy; yield the address of their name server, and the copy's process."""
     master = serve(directory / f"master-{role.partition('=')[2]}", role)
     follower = follow(directory / f"copy-{role}", "consume_queue")
     try:
-        yield f"127.0.0.1:{PORT + 50}"
+        yield f"127.0.0.1:{PORT + 50}", follower.pid
     finally:
         for process in (follower, master):
             process.terminate()
@@ -228,8 +246,14 @@ def wait_in_sync(name_server: str) -> None:
             time.sleep(0.1)
 
 
-def latency(who: str, name_server: str, seconds: float, role: str, rate: int) -> dict[str, object]:
-    """Measure sends at *rate* a second, each from its call until its answer; a late one delays those behind it."""
+def latency(
+    who: str, name_server: str, seconds: float, role: str, rate: int, copy: RingHeader | None = None
+) -> dict[str, object]:
+    """Measure sends at *rate* a second, each from its call until its answer; a late one delays those behind it.
+
+    Args:
+        copy: of a copy: measure until the message is on its disk.
+    """
     times = []
     with reput.connect(name_server) as client:
         for _ in range(20):
@@ -240,7 +264,9 @@ def latency(who: str, name_server: str, seconds: float, role: str, rate: int) ->
             if (left := begin + number / rate - time.monotonic()) > 0:
                 time.sleep(left)
             called = time.monotonic()
-            client.put(reput.Message("orders", b"x" * BODY_SIZE))
+            result = client.put(reput.Message("orders", b"x" * BODY_SIZE))
+            while copy is not None and (copy.durable or 0) < result.next_commit_log_offset:
+                time.sleep(LOOK_S)
             times.append((time.monotonic() - called) * 1000)
         sent_per_s = len(times) / (time.monotonic() - begin)
     cuts = statistics.quantiles(times, n=100)
@@ -248,6 +274,7 @@ def latency(who: str, name_server: str, seconds: float, role: str, rate: int) ->
         "measurement": "send",
         "who": who,
         "role": role.removeprefix("brokerRole="),
+        "until": "answer" if copy is None else "on the copy's disk",
         "sent_per_s": round(sent_per_s),
         "p50_ms": round(cuts[49], 3),
         "p95_ms": round(cuts[94], 3),
@@ -284,14 +311,18 @@ def sends(directory: Path, asked: argparse.Namespace, parts: Sequence[str]) -> I
     for role in ("brokerRole=ASYNC_MASTER", SYNC):
         for who in (OURSELVES, *versions):
             with ExitStack() as stack:
+                copy_pid = None
                 if who == OURSELVES:
-                    names = stack.enter_context(our_pair(directory, role))
+                    names, copy_pid = stack.enter_context(our_pair(directory, role))
                 else:
                     assert peer is not None
                     names = stack.enter_context(rocketmq_pair(peer, who, directory, role))
                 wait_in_sync(names)
                 if "send" in parts:
                     yield latency(who, names, asked.seconds, role, asked.rate)
+                    if copy_pid is not None and role != SYNC:
+                        header = stack.enter_context(header_of(copy_pid))
+                        yield latency(who, names, asked.seconds, role, asked.rate, header)
                 if "threads" in parts and role == SYNC and peer is not None and versions:
                     yield threads(who, names, asked.seconds, peer, versions[0])
 
