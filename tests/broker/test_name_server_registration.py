@@ -7,9 +7,14 @@ import json
 import socket
 from functools import partial
 
+import pytest
+
 from delivering import wait_until
 from reput.broker import name_server_registration
 from reput.broker.broker import Broker
+from reput.errors import BrokerError
+from reput.namesrv.route_info import readable_queues
+from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from serving import served
@@ -61,3 +66,25 @@ def test_a_name_server_that_hangs_delays_no_other(broker, client, tmp_path, monk
                     )
                 )
             asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)
+
+
+OLD_ROUTE = b"""{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"a","cluster":"c"}],
+"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":2,"writeQueueNums":2}]}"""
+
+
+@pytest.mark.parametrize(("body", "queue_count"), [(OLD_ROUTE, 2), (b"{", None), (b"\xff", None)])
+def test_a_route_of_any_name_server_is_read_or_refused(broker, monkeypatch, body, queue_count):
+    """Before RocketMQ 4.9.4 name servers leave quotes out; what is no route is an error, as for clients."""
+    registration = broker.broker.registration
+
+    async def invoke(address, command, timeout):
+        return RemotingCommand(ResponseCode.SUCCESS, body=body)
+
+    monkeypatch.setattr(registration.client, "invoke", invoke)
+    monkeypatch.setattr(registration, "addresses", ["10.0.0.9:9876"])
+    asked = asyncio.run_coroutine_threadsafe(registration.route("orders"), broker.loop)
+    if queue_count is None:
+        with pytest.raises(BrokerError, match="a name server's route cannot be read"):
+            asked.result(20)
+    else:
+        assert len(readable_queues(asked.result(20), "orders")) == queue_count

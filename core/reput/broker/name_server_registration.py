@@ -19,7 +19,7 @@ from isal.isal_zlib import crc32
 
 from reput.broker.state.broker_topics import routed
 from reput.errors import BrokerError, ReputError
-from reput.namesrv.route_info import TopicRouteData
+from reput.namesrv.route_info import TopicRouteData, parsed_route
 from reput.remoting.remoting_client import RemotingClient
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -40,7 +40,6 @@ ROUTE_TIMEOUT_S = 1.0
 HA_PORT_DISTANCE = 1
 
 encode_json = msgspec.json.Encoder().encode
-decode_route = msgspec.json.Decoder(TopicRouteData).decode
 logger = logging.getLogger(__name__)
 
 
@@ -168,10 +167,7 @@ class NameServerRegistration:
             try:
                 command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
                 answer = await self.client.invoke(address, command, ROUTE_TIMEOUT_S)
-                return decode_route(answer.body_bytes) if answer.code == ResponseCode.SUCCESS else None
-            except msgspec.DecodeError as error:
-                # Name servers before RocketMQ 4.9.4 write no JSON.
-                raise BrokerError(f"a name server's route cannot be read: address={address} error={error}") from None
+                return parsed_route(answer.body_bytes) if answer.code == ResponseCode.SUCCESS else None
             except (BrokerError, TimeoutError):
                 if number == len(self.addresses):
                     raise

@@ -14,7 +14,7 @@ from reput.client.background_loop import BackgroundLoop
 from reput.client.queue_requests import QueueRequests, queue_fields
 from reput.client.reading import pull, route_of
 from reput.client.redrive_marks import ClusterMarks
-from reput.client.routes import DEFAULT_TOPIC, quoted, refused
+from reput.client.routes import DEFAULT_TOPIC, refused
 from reput.client.session import Session
 from reput.consume.administration.administration import QueueStats
 from reput.consume.administration.dead_letters import DeadLetterSource, GroupDeadLetters
@@ -24,7 +24,7 @@ from reput.consume.registry.subscription_groups import check_group
 from reput.consume.registry.topics import check_consumed_topic
 from reput.errors import BrokerError, ConfigError, RequestRefused
 from reput.in_thread import in_thread
-from reput.namesrv.route_info import ClusterInfo, TopicList
+from reput.namesrv.route_info import ClusterInfo, TopicList, quoted
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode

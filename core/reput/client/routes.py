@@ -8,29 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 from collections.abc import Awaitable, Callable
-
-import msgspec
 
 from reput.client.target import Target
 from reput.errors import BrokerError, ReputError, RequestRefused
-from reput.namesrv.route_info import QueueData, TopicRouteData, readable_queues
+from reput.namesrv.route_info import QueueData, TopicRouteData, parsed_route, readable_queues
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ADVICE_FIELD, ResponseCode
 
-__all__ = ["DEFAULT_TOPIC", "Route", "Routes", "quoted", "refused"]
+__all__ = ["DEFAULT_TOPIC", "Route", "Routes", "refused"]
 
 PERM_WRITE = 2
 MASTER = "0"
 # Messages to an unknown topic take the route of this topic. Its brokers create the unknown topic, if they may.
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
-BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
-
-decode_route = msgspec.json.Decoder(TopicRouteData).decode
 
 
 class Route:
@@ -197,27 +191,6 @@ class Routes:
     def all_masters(self) -> list[str]:
         """Return the addresses of all masters."""
         return list(dict.fromkeys(address for route in self.known.values() for address in route.masters.values()))
-
-
-def parsed_route(body: bytes) -> TopicRouteData:
-    """Return a route from a name server's answer.
-
-    Raises:
-        BrokerError: the answer is no route.
-    """
-    try:
-        try:
-            return decode_route(body)
-        except msgspec.DecodeError:
-            # RocketMQ's name servers before 4.9.4.
-            return decode_route(quoted(body))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BrokerError(f"a name server's route cannot be read: error={error} body={body[:100]!r}") from None
-
-
-def quoted(body: bytes) -> bytes:
-    """Return JSON in which keys that are whole numbers have quotes, which Java leaves out."""
-    return BARE_KEY.sub(rb'\1"\2":', body)
 
 
 def refused(response: RemotingCommand) -> RequestRefused:

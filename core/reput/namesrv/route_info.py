@@ -5,13 +5,26 @@ Source: RocketMQ remoting, TopicRouteData, QueueData, BrokerData, ClusterInfo an
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+from reput.errors import BrokerError
 from reput.remoting.message_queue import MessageQueue
 
-__all__ = ["BrokerData", "ClusterInfo", "QueueData", "TopicList", "TopicRouteData", "readable_queues"]
+__all__ = [
+    "BrokerData",
+    "ClusterInfo",
+    "QueueData",
+    "TopicList",
+    "TopicRouteData",
+    "parsed_route",
+    "quoted",
+    "readable_queues",
+]
 
 PERM_READ = 4
+BARE_KEY = re.compile(rb"([{,]\s*)(\d+)\s*:")
 
 
 class QueueData(msgspec.Struct, rename="camel", frozen=True):
@@ -48,6 +61,30 @@ class TopicRouteData(msgspec.Struct, rename="camel"):
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
     queue_datas: list[QueueData] = []
+
+
+decode_route = msgspec.json.Decoder(TopicRouteData).decode
+
+
+def parsed_route(body: bytes) -> TopicRouteData:
+    """Return a route from a name server's answer.
+
+    Raises:
+        BrokerError: the answer is no route.
+    """
+    try:
+        try:
+            return decode_route(body)
+        except msgspec.DecodeError:
+            # RocketMQ's name servers before 4.9.4.
+            return decode_route(quoted(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BrokerError(f"a name server's route cannot be read: error={error} body={body[:100]!r}") from None
+
+
+def quoted(body: bytes) -> bytes:
+    """Return JSON in which keys that are whole numbers have quotes, which Java leaves out."""
+    return BARE_KEY.sub(rb'\1"\2":', body)
 
 
 def readable_queues(route: TopicRouteData, topic: str) -> list[MessageQueue]:
