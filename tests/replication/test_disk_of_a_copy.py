@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,23 +24,29 @@ def forced(request, monkeypatch) -> None:
     monkeypatch.setattr(follower, "FORCED_AT_ONCE_MAX", 64 << 10 if request.param == "at once" else 0)
 
 
+@contextmanager
+def refused(call: str, number: int) -> Iterator[None]:
+    """Let a call of every mapped file fail inside the block."""
+
+    def refuse(mapping: Mapping, *_: object) -> None:
+        raise OSError(number, os.strerror(number), str(mapping.path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mapping, call, refuse)
+        yield
+
+
 @pytest.mark.usefixtures("forced")
-def test_after_a_failed_force_nothing_is_acknowledged_until_the_next_opening(master, log, tmp_path, monkeypatch):
+def test_after_a_failed_force_nothing_is_acknowledged_until_the_next_opening(master, log, tmp_path):
     """The kernel forgets a failed write, so a second try proves nothing; the next opening reads what the disk has."""
     copy = tmp_path / "copy"
     whole, master.log = master.log, master.log[: log.offsets[25]]
-    write_forced = Mapping.write_forced
-
-    def refuse(mapping: Mapping, data: bytes, at: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(mapping.path))
-
     with following(master.address, copy) as store:
         reaches(store, log.offsets[25])
-        monkeypatch.setattr(Mapping, "write_forced", refuse)
-        master.log = whole
-        master.end_connections()
-        assert "could not be forced" in stops(store)
-        monkeypatch.setattr(Mapping, "write_forced", write_forced)
+        with refused("write_forced", errno.EIO):
+            master.log = whole
+            master.end_connections()
+            assert "could not be forced" in stops(store)
         wait_until(lambda: store._engine.writer.state == "READ_ONLY")
         assert store.durable == log.offsets[25]
         assert max(master.reports) <= log.offsets[25]
@@ -48,28 +56,22 @@ def test_after_a_failed_force_nothing_is_acknowledged_until_the_next_opening(mas
 
 
 @pytest.mark.usefixtures("forced")
-def test_a_copy_waits_while_its_disk_is_full_and_goes_on_when_there_is_room(master, log, tmp_path, monkeypatch):
+def test_a_copy_waits_while_its_disk_is_full_and_goes_on_when_there_is_room(master, log, tmp_path):
     """It says so, acknowledges nothing meanwhile, and reads on."""
     copy = tmp_path / "copy"
     whole, master.log = master.log, master.log[: log.offsets[25]]
-    reserve = Mapping.reserve
-
-    def refuse(mapping: Mapping, at: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(mapping.path))
-
     with following(master.address, copy) as store:
         reaches(store, log.offsets[25])
         # As far as there is room in the segment.
         held = log.offsets[25] + SMALL_SEGMENT
-        monkeypatch.setattr(Mapping, "reserve", refuse)
-        master.log = whole
-        master.end_connections()
-        wait_until(lambda: "no room" in str(store.following.reason) or "disk" in str(store.following.reason))
-        assert store.following.state in (FollowState.WAITING, FollowState.CONNECTING, FollowState.COPYING)
-        assert store.durable < min(held, log.end)
-        assert max(master.reports) <= store.durable
-        assert len(list(store.records(0))) >= 25
-        monkeypatch.setattr(Mapping, "reserve", reserve)
+        with refused("reserve", errno.ENOSPC):
+            master.log = whole
+            master.end_connections()
+            wait_until(lambda: "no room" in str(store.following.reason) or "disk" in str(store.following.reason))
+            assert store.following.state in (FollowState.WAITING, FollowState.CONNECTING, FollowState.COPYING)
+            assert store.durable < min(held, log.end)
+            assert max(master.reports) <= store.durable
+            assert len(list(store.records(0))) >= 25
         reaches(store, log.end)
         # The other way to be full: retention finds less room than the settings want.
         store._engine.writer.set_disk_full("the disk is full: planted")
