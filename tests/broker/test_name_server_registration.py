@@ -72,7 +72,10 @@ OLD_ROUTE = b"""{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName"
 "queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":2,"writeQueueNums":2}]}"""
 
 
-@pytest.mark.parametrize(("body", "queue_count"), [(OLD_ROUTE, 2), (b"{", None), (b"\xff", None)])
+@pytest.mark.parametrize(
+    ("body", "queue_count"),
+    [(OLD_ROUTE, 2), (b"{", None), (b"\xff", None), (b'{"brokerDatas":[{"brokerName":"\xff"}]}', None)],
+)
 def test_a_route_of_any_name_server_is_read_or_refused(broker, monkeypatch, body, queue_count):
     """Before RocketMQ 4.9.4 name servers leave quotes out; what is no route is an error, as for clients."""
     registration = broker.broker.registration
