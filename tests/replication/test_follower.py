@@ -384,6 +384,8 @@ def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp
     (copy / "reput" / LEASE_MARK).unlink()
     promoted = run_reput("promote", copy, "--format", "json").report()
     assert (promoted["epoch"], promoted["commit_log_offset"]) == (2, log.end)
+    # Its clients and other copies look for these.
+    assert (promoted["broker_name"], promoted["cluster_name"]) == ("broker-a", "C")
     with reput.open(copy, mode="inline") as store:
         assert store.put(reput.Message("orders", b"mine")).queue_offset == 50
     again = run_reput("promote", copy)

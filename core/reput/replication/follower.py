@@ -419,7 +419,8 @@ class Follower:
             raise FollowError(
                 f"another broker answers there: broker_name={master.broker_name} expected={known.broker_name} "
                 f"cluster={master.cluster_name} expected={known.cluster_name} master={self.requests.address}",
-                "Follow it into a store of its own, or correct the address.",
+                "Follow it into a store of its own, or correct the address. A promoted copy has its old master's names "
+                "only if it is served with them: --set brokerName=NAME --set brokerClusterName=CLUSTER.",
             )
         if master.segment_size != self.writer.segment_size:
             raise FollowError(

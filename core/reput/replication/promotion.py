@@ -34,6 +34,7 @@ class Promotion(msgspec.Struct, frozen=True):
     Attributes:
         epoch: of the history that begins at *commit_log_offset*.
         master, begin: what the store had followed, and from where on.
+        cluster_name, broker_name: of that master. Its clients and its other copies look for a broker of these names.
     """
 
     store: str
@@ -41,6 +42,8 @@ class Promotion(msgspec.Struct, frozen=True):
     commit_log_offset: int
     master: str
     begin: int
+    cluster_name: str
+    broker_name: str
 
 
 def promote(directory: Path) -> Promotion:
@@ -72,4 +75,5 @@ def promote(directory: Path) -> Promotion:
         finally:
             lock.close()
     logger.info("a copy has become a master: store=%s epoch=%d commit_log_offset=%d", directory, epoch, end)
-    return Promotion(str(directory), epoch, end, master.ha_address, master.begin)
+    names = master.cluster_name, master.broker_name
+    return Promotion(str(directory), epoch, end, master.ha_address, master.begin, *names)

@@ -32,5 +32,6 @@ def text_of(row: Mapping[str, Any]) -> str:
     """Return the row as text."""
     return (
         f"promoted: epoch={row['epoch']} begins at {row['commit_log_offset']}; it followed {row['master']} from "
-        f"{row['begin']} on. `reput serve STORE` or `reput.open` takes messages now"
+        f"{row['begin']} on. `reput.open` takes messages now, and as that broker `reput serve STORE "
+        f"--set brokerName={row['broker_name']} --set brokerClusterName={row['cluster_name']}`"
     )
