@@ -107,7 +107,18 @@ def test_where_no_etcd_is_the_error_names_each_address():
 
 
 @pytest.mark.parametrize(
-    "url", ["orders", "etcd://h/orders", "etcd://h:1", "etcd://h:1/a/b", "etcd://h:99999/a", "zk://h:1/a"]
+    "url",
+    [
+        "orders",
+        "etcd://h/orders",
+        "etcd://h:1",
+        "etcd://h:1/a/b",
+        "etcd://h:99999/a",
+        "etcd://h:0/a",
+        # The system raises another error for a host of this name.
+        "etcd://a..b:1/a",
+        "zk://h:1/a",
+    ],
 )
 def test_a_lease_that_is_no_url_is_refused(url):
     """Before anything is asked."""

@@ -20,8 +20,8 @@ IMPORTS: dict[str, set[str]] = {
     "reput.remoting": {"reput.errors"},
     "reput.namesrv": {"reput.errors", "reput.remoting"},
     "reput.store": {"reput_hooks", "reput.errors", "reput.kernel", "reput.settings", "reput.filter"},
-    # From the store, only the threads.
-    "reput.lease": {"reput.errors", "reput.store"},
+    # From remoting, only the parser of addresses; from the store, only the threads.
+    "reput.lease": {"reput.errors", "reput.remoting", "reput.store"},
     "reput.ring": {"reput.errors", "reput.kernel"},
     "reput.argument_checks": {"reput_hooks", "reput.errors", "reput.store"},
     "reput.access": {"reput_hooks", "reput.errors", "reput.settings", "reput.remoting", "reput.argument_checks"},

@@ -20,6 +20,7 @@ from reput.errors import BrokerError, ConfigError
 from reput.lease.agreement import Agreed, Agreement, ClusterState, Grant
 from reput.lease.etcd_access import access_of_environment
 from reput.lease.etcd_gateway import EtcdGateway
+from reput.remoting.remoting_client import Unreachable, parse_address
 
 __all__ = ["EtcdAgreement", "open_agreement"]
 
@@ -46,12 +47,12 @@ def open_agreement(url: str, lease_time: float) -> Agreement:
             f"a lease has the form etcd://HOST:PORT/NAME: lease={url}",
             "Name etcd's client addresses, separated by commas, and a name that all nodes of the broker share.",
         )
-    addresses = []
-    for address in found[2].split(","):
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65_535:
-            raise ConfigError(f"an address of etcd has the form HOST:PORT: lease={url} address={address}")
-        addresses.append((host.strip("[]"), int(port)))
+    try:
+        addresses = [parse_address(address) for address in found[2].split(",")]
+    except Unreachable as error:
+        raise ConfigError(f"an address of etcd has the form HOST:PORT: lease={url} reason={error}") from None
+    if any(port == 0 for _, port in addresses):
+        raise ConfigError(f"an address of etcd has the form HOST:PORT, with a port above 0: lease={url}")
     access = access_of_environment(os.environ, encrypts=bool(found[1]))
     gateway = EtcdGateway(addresses, min(lease_time * TIMEOUT_SHARE, TIMEOUT_MAX_S), access)
     return EtcdAgreement(gateway, found[3], lease_time)
