@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
+import msgspec
 import pytest
 
 import reput
@@ -13,6 +14,7 @@ from delivering import wait_until
 from replication.copies import SMALL_SEGMENT, assert_same_log, following, reaches, stops, written
 from replication.fake_master import frame
 from reput.errors import FollowError
+from reput.remoting.request_code import RequestCode
 from reput.replication import follower, master_configuration
 from written_log import START_MS
 
@@ -213,3 +215,22 @@ def test_an_old_master_is_told_what_parts_and_follows_only_with_discard(master, 
         reaches(store, grown.end)
     (kept,) = (old.store / "reput" / "cut").iterdir()
     assert kept.read_bytes() == bytes(old.data[log.end :])
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        {"marks": [{"offset": 4096, "size": 4097, "crc": 0}]},
+        {"marks": [{"offset": -1, "size": 0, "crc": 0}]},
+        {"marks": [{"offset": 1, "size": 1, "crc": 0}] * 33},
+    ],
+)
+def test_a_master_does_not_decide_how_much_a_copy_reads_for_a_mark(master, log, tmp_path, history):
+    """A mark of a whole segment would take as much memory; a reput sends 32 of 4 KiB."""
+    copy = tmp_path / "copy"
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+    master.properties["reputEpoch"] = 2
+    master.bodies[int(RequestCode.REPUT_GET_HISTORY)] = msgspec.json.encode({"store_id": "s", "epoch": 2, **history})
+    with following(master.address, copy) as store:
+        wait_until(lambda: "history cannot be read" in (store.following.reason or ""))

@@ -6,12 +6,12 @@ and there the overlap alone is compared.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 
 from reput.store.log.segments import Segments
-from reput.store.state.epochs import Epochs, Mark, mark_holds
+from reput.store.state.epochs import MARK_COUNT_MAX, Epochs, Mark, mark_holds
 
 __all__ = ["LogHistory"]
 
@@ -21,7 +21,7 @@ class LogHistory(msgspec.Struct, frozen=True):
 
     store_id: str
     epoch: int
-    marks: list[Mark]
+    marks: Annotated[list[Mark], msgspec.Meta(max_length=MARK_COUNT_MAX)]
 
     @classmethod
     def of(cls, epochs: Epochs) -> Self:

@@ -14,6 +14,7 @@ next opening they show whether RocketMQ ran in between, and from where on its by
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -23,7 +24,7 @@ from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.log.segments import Segments
 from reput_hooks import Cursor
 
-__all__ = ["Epoch", "Epochs", "Mark", "durable_end", "make_mark", "mark_holds", "read_epochs"]
+__all__ = ["MARK_COUNT_MAX", "Epoch", "Epochs", "Mark", "durable_end", "make_mark", "mark_holds", "read_epochs"]
 
 MARK_SIZE = 4096
 MARK_COUNT_MAX = 32
@@ -43,10 +44,10 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The *size* bytes before *offset* had this CRC-32."""
+    """The *size* bytes before *offset* had this CRC-32. A master's mark must not let a copy read more than ours do."""
 
-    offset: int
-    size: int
+    offset: Annotated[int, msgspec.Meta(ge=0)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MARK_SIZE)]
     crc: int
 
 
