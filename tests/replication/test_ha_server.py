@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -212,6 +213,31 @@ def test_connections_that_ask_for_nothing_keep_no_follower_out(master, monkeypat
             assert is_ended(silent[count - 1])
         assert is_ended(stack.enter_context(master.connect(1)))
         assert len(master.server.all_connections()) == 3
+
+
+def test_a_flood_of_connections_keeps_no_follower_out_and_does_not_fill_the_log(master, monkeypatch, caplog):
+    """What a follower has asked for is read before it would have to make room for those that came after it."""
+    end = master.put(1)
+    held, came = threading.Event(), threading.Event()
+    read_of = HaServer.read
+
+    def read_later(self, connection) -> None:
+        came.set()
+        held.wait(60)
+        read_of(self, connection)
+
+    monkeypatch.setattr(HaServer, "read", read_later)
+    with ExitStack() as stack:
+        stack.enter_context(master.connect(end))
+        assert came.wait(60)
+        follower = stack.enter_context(master.connect(1))
+        for _ in range(100):
+            stack.enter_context(master.connect())
+        held.set()
+        assert frames(follower, end) == (1, master.log(1, end))
+        wait_until(lambda: len(master.server.all_connections()) == ha_server.FOLLOWERS_MAX)
+        assert len(master.server.followers()) == 2
+    assert caplog.text.count("too many followers") == 1
 
 
 def test_a_follower_that_does_not_read_holds_up_nobody(master):

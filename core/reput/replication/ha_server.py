@@ -30,7 +30,10 @@ from reput.replication.ha_connection import ConnectionEnds, HaConnection, Protec
 __all__ = ["FollowerRow", "HaServer"]
 
 FOLLOWERS_MAX = 64
+# Taken in at a time: what the last ones ask for is read before they have to make room for others.
+ACCEPTED_MAX = FOLLOWERS_MAX // 4
 LOOK_S = 0.5
+LOG_PAUSE_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,8 @@ class HaServer:
         self.is_parked = False
         self.stopping = False
         self.complaint = ""
+        # Connections that were ended because there were too many, since that was last told.
+        self.turned_away, self.told_at = 0, -LOG_PAUSE_S
         # When followers are taken in again, after a shortage; 0.0: they are.
         self.accepts_at = 0.0
 
@@ -188,8 +193,8 @@ class HaServer:
             self.end(connection, ConnectionEnds(f"the log cannot be read: error={error}"))
 
     def accept(self) -> None:
-        """Take new followers in."""
-        while True:
+        """Take new followers in; what is left of them wakes the thread again."""
+        for _ in range(ACCEPTED_MAX):
             try:
                 accepted, address = self.listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -203,8 +208,8 @@ class HaServer:
                 self.accepts_at = time.monotonic() + LOOK_S
                 return
             if len(self.connections) >= FOLLOWERS_MAX and not self.make_room():
-                logger.warning("too many followers: followers_max=%d peer=%s", FOLLOWERS_MAX, address[0])
                 accepted.close()
+                self.tell_crowd(address[0], "all are followers")
                 continue
             connection = HaConnection(self.engine, accepted, f"{address[0]}:{address[1]}", self.protection)
             with self.guard:
@@ -216,9 +221,24 @@ class HaServer:
         # In the order in which they came.
         for connection in self.connections.values():
             if connection.acknowledged is None:
-                self.end(connection, ConnectionEnds("it has not asked for anything, and another one comes"))
+                self.remove(connection)
+                self.tell_crowd(connection.address, "it has not asked for anything")
                 return True
         return False
+
+    def tell_crowd(self, peer: str, reason: str) -> None:
+        """Log that a connection was ended because there are too many: a flood of them must not flood the log."""
+        self.turned_away += 1
+        now = time.monotonic()
+        if now - self.told_at >= LOG_PAUSE_S:
+            logger.warning(
+                "too many followers: followers_max=%d ended=%d peer=%s reason=%s",
+                FOLLOWERS_MAX,
+                self.turned_away,
+                peer,
+                reason,
+            )
+            self.turned_away, self.told_at = 0, now
 
     def read(self, connection: HaConnection) -> None:
         """Take what a follower has reported."""
@@ -237,8 +257,12 @@ class HaServer:
         """End one connection."""
         level = logging.INFO if reason.is_usual else logging.WARNING
         logger.log(level, "a follower has gone: peer=%s reason=%s", connection.address, reason)
+        self.remove(connection)
+        self.on_acknowledged()
+
+    def remove(self, connection: HaConnection) -> None:
+        """Close one connection."""
         with self.guard:
             del self.connections[connection.descriptor]
         self.selector.unregister(connection.descriptor)
         connection.close()
-        self.on_acknowledged()
