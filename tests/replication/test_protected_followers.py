@@ -118,6 +118,24 @@ def test_an_account_is_needed_on_the_port_itself(tmp_path, protection, allows_un
             assert bytes(next(admitted.pieces(5.0, lambda: None)))[:4] == broker.engine.reader.store.read_log(0, 4)
 
 
+def test_a_follower_whose_account_is_removed_gets_nothing_more(tmp_path, protection, monkeypatch, caplog):
+    """A connection may last for months: the account counts as long as it does, not only when it begins."""
+    monkeypatch.setattr(ha_connection, "ACCOUNT_CHECK_INTERVAL_S", 0.05)
+    accounts = {name: protection[name] for name in ("acl_enable", "acl_file")}
+    with (
+        master(tmp_path, **accounts) as (broker, server, found),
+        following(address_of(server), tmp_path / "copy", **found, **ADMIN) as store,
+    ):
+        end = broker.engine.appended
+        reaches(store, end)
+        (tmp_path / "acl.yml").write_text(yaml.safe_dump({"accounts": []}))
+        wait_until(lambda: "a follower has gone" in caplog.text)
+        assert "it is refused" in caplog.text
+        broker.engine.writer.put(reput.Message("orders", b"not for him"))
+        wait_until(lambda: "No acl config for follower" in (store.following.reason or ""))
+        assert store.durable == end
+
+
 def gets_anything(slave: socket.socket) -> bool:
     """Return whether the master sends something before it ends the connection."""
     try:

@@ -41,6 +41,8 @@ READ_SIZE = 4096
 CATCH_UP_SIZE = 1 << 20
 # Bytes that one follower gets before the others have their turn.
 TURN_SIZE = 4 << 20
+# An account may be removed, or lose its rights, while its follower is connected.
+ACCOUNT_CHECK_INTERVAL_S = 5.0
 # Smaller bodies and those of which more than this share is left are sent as they are.
 COMPRESSED_SIZE_MIN, COMPRESSED_SHARE_MAX = 512, 0.9
 
@@ -127,7 +129,7 @@ class HaConnection:
         self.body_left = self.frame_end = 0
         # The body, if it was read for its CRC.
         self.body = memoryview(b"")
-        self.heard_at = self.written_at = time.monotonic()
+        self.heard_at = self.written_at = self.checked_at = time.monotonic()
         self.flow: TokenBucket | None = None
         if settings.ha_flow_control_enable:
             self.flow = TokenBucket(settings.max_ha_transfer_byte_in_second, self.heard_at)
@@ -205,8 +207,7 @@ class HaConnection:
         try:
             if request.code != RequestCode.REPUT_FOLLOW:
                 raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"not a follower's: code={request.code}")
-            if self.protection.check is not None:
-                self.protection.check(request, self.address.rpartition(":")[0].strip("[]"))
+            self.check_account(request)
             asked = whole(request.ext_fields, OFFSET, is_long=True)
             self.take_fields(request, asked)
         except RequestRefused as error:
@@ -226,6 +227,16 @@ class HaConnection:
         answer = RemotingCommand(ResponseCode.SUCCESS, {COMPRESSION: chosen}).response_to(request)
         # Before the first frame.
         self.header = b"".join(encode_frame(answer))
+
+    def check_account(self, request: RemotingCommand) -> None:
+        """Refuse a request whose account may not follow, or may no longer.
+
+        Raises:
+            RequestRefused: it may not.
+        """
+        self.checked_at = time.monotonic()
+        if self.protection.check is not None:
+            self.protection.check(request, self.address.rpartition(":")[0].strip("[]").partition("%")[0])
 
     def take_fields(self, request: RemotingCommand, asked: int) -> None:
         """Take what a follower says of itself, and which epoch it looks for as a node of a lease.
@@ -288,6 +299,11 @@ class HaConnection:
         """
         if now - self.heard_at > self.silence_max:
             raise ConnectionEnds(f"it says nothing: silence_max_s={self.silence_max:g}")
+        if self.reports.request is not None and now - self.checked_at > ACCOUNT_CHECK_INTERVAL_S:
+            try:
+                self.check_account(self.reports.request)
+            except RequestRefused as error:
+                raise ConnectionEnds(f"it is refused: {str(error).partition(chr(10))[0]}") from None
         if self.acknowledged is None:
             return
         begin = self.sent
