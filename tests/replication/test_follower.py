@@ -368,6 +368,44 @@ def test_configuration_comes_along_with_its_unquoted_keys(master, log, tmp_path)
     assert '"orders@own":{0:10' in offsets
 
 
+def test_what_only_a_copy_has_stays_and_what_the_master_deletes_meanwhile_goes(master, log, tmp_path, monkeypatch):
+    """Its own groups are not removed and made again in each round; a group deleted while the copy was stopped goes."""
+    monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.02)
+    groups = b'{"dataVersion":{"counter":%d,"timestamp":5},"subscriptionGroupTable":{%s}}'
+    master.bodies = {
+        201: groups % (1, b'"g1":{"groupName":"g1"},"g2":{"groupName":"g2"}'),
+        43: b'{"offsetTable":{"orders@g1":{0:30},"orders@g2":{0:20}}}',
+    }
+    copy = tmp_path / "copy"
+
+    def rounds(count: int) -> None:
+        """Wait until the master was asked for groups as often again."""
+        begin = master.codes.count(43)
+        wait_until(lambda: master.codes.count(43) > begin + count)
+
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+        services = store._engine.services
+        wait_until(lambda: services.managers.offsets.query_offset("g2", "orders", 0) == 20)
+        assert services.groups.find("own") is not None
+        services.managers.offsets.commit_offset("own", "orders", 0, 10)
+        rounds(2)
+        written_at = (copy / "config" / "subscriptionGroup.json").stat().st_mtime_ns
+        rounds(3)
+        assert (copy / "config" / "subscriptionGroup.json").stat().st_mtime_ns == written_at
+        assert {"g1", "g2", "own"} <= services.groups.manager.entries.keys()
+    master.bodies = {
+        201: groups % (2, b'"g1":{"groupName":"g1"}'),
+        43: b'{"offsetTable":{"orders@g1":{0:30}}}',
+    }
+    with following(master.address, copy) as store:
+        services = store._engine.services
+        wait_until(lambda: services.managers.offsets.query_offset("g2", "orders", 0) is None)
+        assert services.managers.offsets.query_offset("own", "orders", 0) == 10
+        wait_until(lambda: "g2" not in services.groups.manager.entries)
+        assert {"g1", "own"} <= services.groups.manager.entries.keys()
+
+
 def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp_path):
     """A message of its own would part its log from the master's."""
     copy = tmp_path / "copy"

@@ -1,11 +1,13 @@
 """MasterConfiguration: brings along what a master keeps beside its log.
 
     28 where its log begins and ends: told to the follower
-    21 topics  ──▶ config/topics.json             replaced when its version differs
-    201 groups ──▶ config/subscriptionGroup.json  replaced when its version differs
-    43 offsets ──▶ config/consumerOffset.json     the master's replace ours; groups that only this store has stay
+    21 topics  ──▶ config/topics.json             the master's replace ours when the version differs
+    201 groups ──▶ config/subscriptionGroup.json  the same
+    43 offsets ──▶ config/consumerOffset.json     the master's replace ours
     45 delays  ──▶ config/delayOffset.json        replaced
     402, 61, 60 ─▶ see `RocketmqState`            of a RocketMQ 5: replaced; reput keeps them for a later RocketMQ
+
+Topics, groups and offsets that only this store has stay: see `BroughtAlong`.
 
 Offsets never point beyond the copied log: they are cut at the next queue offset here, and follow with the next round.
 
@@ -23,11 +25,10 @@ import msgspec
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.request_code import RequestCode
+from reput.replication.brought_along import BroughtAlong
 from reput.replication.master_requests import MasterRequests, Refused
 from reput.replication.rocketmq_state import RocketmqState
 from reput.store.config.delay_offset_manager import DelayOffsetManager
-from reput.store.config.stored_fields import StoredFields
-from reput.store.config.versioned_table import VersionedTable
 from reput.store.disk.shortages import tell_store_error
 from reput.store.service.service_thread import ServiceThread
 
@@ -51,8 +52,7 @@ class MasterConfiguration(ServiceThread):
         self.on_bounds = on_bounds
         self.state = RocketmqState(engine.directory, engine.started)
         self.delays = DelayOffsetManager(engine.directory, engine.writer.files)
-        # What the master has sent last, so that what it forgets is forgotten here.
-        self.offset_keys: set[str] = set()
+        self.brought = BroughtAlong(engine.directory, engine.writer.files)
         self.complaints: dict[int, str] = {}
         # Where the log ended when offsets were cut last; None: none was.
         self.cut_at: int | None = None
@@ -92,12 +92,12 @@ class MasterConfiguration(ServiceThread):
         topics = self.engine.services.topics
         # The mappings of RocketMQ 5's static topics are not those of the file.
         kept: dict[str, Any] = {name: fields[name] for name in ("dataVersion", "topicConfigTable") if name in fields}
-        for name in replaced(topics.manager, kept):
+        for name in self.brought.replace_table("topics", topics.manager, kept):
             topics.on_change(name)
 
     def take_groups(self, fields: dict[str, Any]) -> None:
         """Describe the groups as the master does."""
-        replaced(self.engine.services.groups.manager, fields)
+        self.brought.replace_table("groups", self.engine.services.groups.manager, fields)
 
     def take_offsets(self, fields: dict[str, Any]) -> None:
         """Move the master's groups to where they are; groups that only this store has stay where they are."""
@@ -106,8 +106,11 @@ class MasterConfiguration(ServiceThread):
         queue_offsets = self.engine.writer.queue_offsets
         appended = self.engine.writer.appended
         self.cut_at = None
+        known, theirs = self.brought.names.offsets, frozenset(table)
+        # As of `replace_table`.
+        self.brought.note(offsets=known | theirs)
         with offsets.lock:
-            for key in self.offset_keys - table.keys():
+            for key in known - theirs:
                 topic, _, group = key.rpartition(QUEUE_SEPARATOR)
                 offsets.remove(group, topic)
             for key, queues in table.items():
@@ -118,7 +121,7 @@ class MasterConfiguration(ServiceThread):
                         self.cut_at = appended
                     offsets.commit_offset(group, topic, queue_id, min(queue_offset, end))
             offsets.persist()
-        self.offset_keys = set(table)
+        self.brought.note(offsets=theirs)
 
     def take_delays(self, fields: dict[str, Any]) -> None:
         """Keep up to where the master has delivered each delay level."""
@@ -133,16 +136,3 @@ class MasterConfiguration(ServiceThread):
         except Refused:
             return
         self.state.take(code, body, self.engine.writer.files)
-
-
-def replaced(manager: VersionedTable[Any], fields: dict[str, Any]) -> list[str]:
-    """Replace a table if the master's version is another; return the names whose entry has changed, come or gone."""
-    version = msgspec.convert(fields.get("dataVersion") or {}, dict[str, Any])
-    with manager.lock:
-        if type(manager.data_version).from_fields(version) == manager.data_version:
-            return []
-        before: dict[str, StoredFields] = dict(manager.entries)
-        manager.read_fields(fields)
-        manager.persist()
-        names = before.keys() | manager.entries.keys()
-        return [name for name in sorted(names) if before.get(name) != manager.entries.get(name)]

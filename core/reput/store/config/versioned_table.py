@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -79,6 +79,13 @@ class VersionedTable(ConfigManager, Generic[Entry]):
             unknown,
         )
         self.formatted = {}
+
+    def replace_fields(self, fields: dict[str, Any], kept: Collection[str]) -> None:
+        """Take over the fields of another broker's file, but for the entries called *kept* that it lacks."""
+        with self.lock:
+            own = {name: self.table[name] for name in kept}
+            self.read_fields(fields)
+            self.table = {**own, **self.table}
 
     def read_entry(self, name: str, fields: dict[str, Any]) -> Entry:
         """Return one entry; if it lacks a name, it gets *name*, its key in the table."""
