@@ -1,6 +1,7 @@
 """Measures replication on the loopback: how fast a copy catches up, what it costs, and what a producer waits for it.
 
     python -m benchmarks.follow --size-mib 1024 --seconds 10 [--peer DIR --version 5.3.3]
+    python -m benchmarks.follow --only beside --behind-mib 2048
 
 The master is `reput serve`, the copy `reput follow`, each a process of its own with its dispatchers. With `--peer`, the
 program that runs RocketMQ, sends are measured at a RocketMQ master with its slave as well, by the same clients: those
@@ -35,8 +36,9 @@ from reput.ring import RingHeader, RingMemory
 REPUT = Path(sys.executable).with_name("reput")
 BODY_SIZE = 1024
 PORT = 23_911
-# Puts beside a copy that catches up, and as many without it, in turns.
-TURNS = 5
+# Puts beside a copy that catches up, and as many without it, in turns. Each is long enough for the master to find out
+# what the copy costs.
+TURNS = 4
 IN_FLIGHT = 256
 # Flow control of the master, and niceness of the copy, which on a machine of its own takes nothing from producers.
 BESIDE = (("false", 0), ("true", 0), ("false", 19))
@@ -152,9 +154,9 @@ def catch_up(directory: Path, size: int, dispatchers: str) -> dict[str, object]:
 
 def beside(directory: Path, size: int, puts: int, flow_control: str, niceness: int) -> dict[str, object]:
     """Measure puts at full speed beside a copy that catches up from *size* behind, and without it, in turns."""
-    name = f"behind-{flow_control}-{niceness}"
-    store, copy = directory / name, directory / f"copy-{name}"
-    fill(store, size)
+    store, copy = directory / "behind", directory / f"copy-{flow_control}-{niceness}"
+    if not store.exists():
+        fill(store, size)
     master = serve(store, f"haFlowControlEnable={flow_control}")
     follower = follow(copy, "", niceness)
     rates: dict[bool, list[float]] = {True: [], False: []}
@@ -331,9 +333,10 @@ def main() -> None:
     """Measure, and print a JSON object per measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mib", type=int, default=1024)
+    parser.add_argument("--behind-mib", type=int, default=2048, help="how far a copy is behind beside which is put")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=1000, help="sends a second")
-    parser.add_argument("--puts", type=int, default=50_000, help="of a turn beside a copy that catches up")
+    parser.add_argument("--puts", type=int, default=120_000, help="of a turn beside a copy that catches up")
     parser.add_argument("--only", choices=("catch_up", "beside", "send", "threads"), default=None)
     parser.add_argument(
         "--peer", type=Path, metavar="DIR", help="the program `peer`, which runs RocketMQ, or its folder"
@@ -349,7 +352,10 @@ def main() -> None:
         for dispatchers in ("", "consume_queue,index") if "catch_up" in parts else ():
             print(json.dumps(catch_up(directory, size, dispatchers)), flush=True)
         for flow_control, niceness in BESIDE if "beside" in parts else ():
-            print(json.dumps(beside(directory, size, arguments.puts, flow_control, niceness)), flush=True)
+            print(
+                json.dumps(beside(directory, arguments.behind_mib << 20, arguments.puts, flow_control, niceness)),
+                flush=True,
+            )
         if "send" in parts or "threads" in parts:
             for row in sends(directory, arguments, parts):
                 print(json.dumps(row), flush=True)

@@ -254,6 +254,21 @@ def test_a_follower_that_does_not_read_holds_up_nobody(master):
         assert frames(slow, end) == (1, master.log(1, end))
 
 
+def test_a_follower_far_behind_is_held_while_puts_go_first_and_gets_all_in_the_end(master, monkeypatch):
+    """Those that keep up are not."""
+    monkeypatch.setattr(ha_server, "FAR_BEHIND", SEGMENT)
+    end = master.put(200)
+    with monkeypatch.context() as holding:
+        holding.setattr(master.server.pace, "wait", lambda now: 0.05)
+        with master.connect(1) as slow, master.connect(end) as quick:
+            wait_until(lambda: [one.held_for for one in master.server.all_connections()] == [0.05, 0.0])
+            grown = master.put(2)
+            assert frames(quick, grown) == (end, master.log(end, grown))
+            assert [one.sent for one in master.server.all_connections()] == [1, grown]
+            holding.undo()
+            assert frames(slow, grown) == (1, master.log(1, grown))
+
+
 def test_a_reput_that_does_not_read_takes_the_memory_of_one_frame(master):
     """Its frames are read for their CRC, one at a time."""
     end = master.put(1)

@@ -93,6 +93,7 @@ class HaConnection:
         is_compared: its log was found to be the beginning of this one up to what it reports. A slave of RocketMQ
             compares nothing, but has taken what was sent to it.
         is_blocked: its socket is full.
+        held_for: seconds for which it gets nothing, as it is far behind and the puts go first.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class HaConnection:
         # The body, if it was read for its CRC.
         self.body = memoryview(b"")
         self.heard_at = self.written_at = self.checked_at = time.monotonic()
+        self.held_for = 0.0
         self.flow: TokenBucket | None = None
         if settings.ha_flow_control_enable:
             self.flow = TokenBucket(settings.max_ha_transfer_byte_in_second, self.heard_at)
@@ -283,13 +285,13 @@ class HaConnection:
 
     def pause(self, now: float) -> float:
         """Return for how many seconds the follower has got enough of the log, 0.0 if it may get more."""
-        return 0.0 if self.flow is None else self.flow.wait(now)
+        return max(self.held_for, 0.0 if self.flow is None else self.flow.wait(now))
 
     def turn_size(self, now: float) -> int:
         """Return how many bytes the follower may get in this turn; its last frame may go beyond."""
-        if self.flow is None:
-            return TURN_SIZE
-        return 0 if self.flow.wait(now) else min(TURN_SIZE, ceil(self.flow.level))
+        if self.pause(now):
+            return 0
+        return TURN_SIZE if self.flow is None else min(TURN_SIZE, ceil(self.flow.level))
 
     def send(self, end: int, now: float) -> None:
         """Send bytes of the log up to *end*, or a heartbeat.

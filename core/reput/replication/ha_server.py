@@ -25,6 +25,7 @@ import msgspec
 
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreError
+from reput.replication.catch_up_pace import FAR_BEHIND, CatchUpPace
 from reput.replication.ha_connection import ConnectionEnds, HaConnection, Protection
 
 __all__ = ["FollowerRow", "HaServer"]
@@ -69,6 +70,7 @@ class HaServer:
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.connections: dict[int, HaConnection] = {}
         self.guard = threading.Lock()
+        self.pace = CatchUpPace()
         # While it is set, growth of the log must wake the thread. Not without a follower: each put would pay for it.
         self.is_parked = False
         self.stopping = False
@@ -157,7 +159,7 @@ class HaServer:
     def serve_once(self) -> None:
         """Wait for something to happen, and do it."""
         # Set before the look at the log's end: growth behind that look wakes the thread.
-        self.is_parked = bool(self.connections)
+        self.is_parked = any(not connection.held_for for connection in self.connections.values())
         end = self.engine.log_end()
         now = time.monotonic()
         pauses = [connection.pause(now) for connection in self.connections.values() if connection.may_send(end)]
@@ -178,8 +180,17 @@ class HaServer:
         if self.accepts_at and now >= self.accepts_at:
             self.accepts_at = 0.0
             self.selector.register(self.listener, selectors.EVENT_READ)
+        self.hold(end, now)
         for connection in list(self.connections.values()):
             self.guarded(connection, partial(self.send, connection, end, now))
+
+    def hold(self, end: int, now: float) -> None:
+        """Decide which followers get nothing of a log that ends at *end*, and for how long."""
+        connections = self.connections.values()
+        far = [one for one in connections if one.acknowledged is not None and end - one.sent > FAR_BEHIND]
+        self.pace.look(now, end, len(far))
+        for connection in connections:
+            connection.held_for = self.pace.wait(now) if connection in far else 0.0
 
     def guarded(self, connection: HaConnection, work: Callable[[], None]) -> None:
         """Do *work* for one follower; what goes wrong ends its connection alone."""
@@ -247,8 +258,10 @@ class HaServer:
 
     def send(self, connection: HaConnection, end: int, now: float) -> None:
         """Send what a follower's socket takes, and wait for its room if it is full."""
-        was_blocked = connection.is_blocked
+        was_blocked, begin = connection.is_blocked, connection.sent
         connection.send(end, now)
+        if end - begin > FAR_BEHIND:
+            self.pace.sent += connection.sent - begin
         if connection.is_blocked != was_blocked:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_blocked else 0)
             self.selector.modify(connection.descriptor, events)
