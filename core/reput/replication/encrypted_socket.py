@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 
 __all__ = ["EncryptedSocket"]
 
@@ -62,14 +63,15 @@ class EncryptedSocket:
             TimeoutError: nothing has come in time.
         """
         view = memoryview(buffer)
-        filled = self.read_once(view)
-        if filled is None:
+        deadline = time.monotonic() + self.timeout
+        # What comes may be a part of a record, or for TLS itself, such as the tickets behind the handshake.
+        while (filled := self.read_once(view)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
             waiting = select.poll()
             waiting.register(self.tls, select.POLLIN)
-            waiting.poll(self.timeout * 1000)
-            filled = self.read_once(view)
-        if filled is None:
-            raise TimeoutError
+            waiting.poll(left * 1000)
         count: int | None = filled
         while count and filled < len(view):
             count = self.read_once(view[filled:])
