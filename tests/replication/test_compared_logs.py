@@ -234,3 +234,25 @@ def test_a_master_does_not_decide_how_much_a_copy_reads_for_a_mark(master, log, 
     master.bodies[int(RequestCode.REPUT_GET_HISTORY)] = msgspec.json.encode({"store_id": "s", "epoch": 2, **history})
     with following(master.address, copy) as store:
         wait_until(lambda: "history cannot be read" in (store.following.reason or ""))
+
+
+def test_a_master_whose_log_is_another_does_not_replace_the_configuration(master, log, tmp_path, monkeypatch):
+    """A master that was set up anew has no topics and no offsets: only the copy still has them."""
+    monkeypatch.setattr(master_configuration, "INTERVAL_S", 0.02)
+    copy = tmp_path / "copy"
+    topics = b'{"dataVersion":{"counter":%d,"timestamp":5},"topicConfigTable":{%s}}'
+    master.bodies = {21: topics % (3, b'"orders":{"topicName":"orders"}'), 43: b'{"offsetTable":{"orders@g":{0:30}}}'}
+    with following(master.address, copy) as store:
+        reaches(store, log.end)
+        wait_until(lambda: store._engine.services.managers.offsets.query_offset("g", "orders", 0) == 30)
+    other = written(tmp_path / "other", 60, body=b"other" * 30)
+    master.log = bytes(other.data)
+    master.bodies = {21: topics % (9, b""), 43: b'{"offsetTable":{}}'}
+    with following(master.address, copy) as store:
+        assert "another log from its first byte on" in stops(store)
+        # It is still asked where its log lies.
+        begin = master.codes.count(28)
+        wait_until(lambda: master.codes.count(28) > begin + 3)
+        services = store._engine.services
+        assert services.managers.offsets.query_offset("g", "orders", 0) == 30
+        assert "orders" in services.topics.manager.entries

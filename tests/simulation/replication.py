@@ -239,7 +239,7 @@ class ReplicationSimulation:
     def follow(self) -> None:
         """Follow over one connection, as long as it lasts; then do what an operator does if the logs have parted."""
         assert isinstance(self.copy.store, FollowingMessageStore)
-        self.following = Follower(self.copy.store, lambda master: None, MasterAddress("ha:2"))
+        self.following = Follower(self.copy.store, lambda: None, MasterAddress("ha:2"))
         try:
             # A follower waits for this before it connects again.
             self.copy.store.durability.flush_service.do_round()

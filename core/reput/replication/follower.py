@@ -102,15 +102,16 @@ class Follower:
     def __init__(
         self,
         writer: FollowingMessageStore,
-        on_connected: Callable[[MasterDescription], None],
+        on_copying: Callable[[], None],
         address: MasterAddress,
     ) -> None:
-        """*on_connected* is called, by the follower's thread, each time that a master was found to be the right one.
+        """*on_copying* is called, by the follower's thread, each time that a master was found to be the right one, and
+        its log to continue ours.
 
         *address*: by which the master was named.
         """
         self.writer = writer
-        self.on_connected = on_connected
+        self.on_copying = on_copying
         self.address = address
         self.requests = MasterRequests(writer.master.address, address.credentials)
         self.membership = address.membership
@@ -197,6 +198,10 @@ class Follower:
         if ended:
             raise closed_store(writer.directory, None)
         return False
+
+    def is_copying(self) -> bool:
+        """Tell whether what answers now was found to be the master of our log. Any thread may call."""
+        return self.state is FollowState.COPYING
 
     def take_bounds(self, begin: int, end: int) -> None:
         """Take where the master's log begins and ends now. Any thread may call."""
@@ -288,7 +293,6 @@ class Follower:
             if own_end < asked:
                 # The first byte of the log, which cannot be asked for.
                 records.feed(b"\0")
-            self.on_connected(master)
             self.copy(stream, records, overlap, asked)
 
     def look_up(self) -> None:
@@ -322,7 +326,7 @@ class Follower:
         """Compare the overlap, then append what follows it."""
         compared = 0
         if compared == len(overlap):
-            self.become(FollowState.COPYING)
+            self.begin_copying()
 
         def on_quiet() -> None:
             self.append(stream, records)
@@ -340,11 +344,16 @@ class Follower:
                 if compared < len(overlap):
                     continue
                 stream.report(self.writer.durable)
-                self.become(FollowState.COPYING)
+                self.begin_copying()
             if piece:
                 records.feed(piece)
                 if records.held_size >= TAKEN_SIZE:
                     self.append(stream, records)
+
+    def begin_copying(self) -> None:
+        """Nothing contradicts that this is the master of our log."""
+        self.become(FollowState.COPYING)
+        self.on_copying()
 
     def append(self, stream: MasterStream, records: CopiedRecords) -> None:
         """Append all whole records, and report them once they are forced."""

@@ -16,7 +16,6 @@ from reput.replication.compression import ZSTD, decompressor
 from reput.replication.copy_preparation import MasterAddress
 from reput.replication.follower import Follower
 from reput.replication.master_configuration import MasterConfiguration
-from reput.replication.master_requests import MasterDescription
 from reput.settings import Settings
 from reput.store.disk.shortages import do_all
 from reput.store.following_store import FollowingMessageStore
@@ -56,8 +55,8 @@ class FollowingEngine(StoreEngine):
             decompressor()
         super().__init__(directory, settings, mode, configuration, lock_timeout=lock_timeout)
         assert isinstance(self.writer, FollowingMessageStore)
-        self.follower = Follower(self.writer, self.connected, address)
-        self.master_configuration = MasterConfiguration(self, self.follower.requests, self.follower.take_bounds)
+        self.follower = Follower(self.writer, self.bring_configuration, address)
+        self.master_configuration = MasterConfiguration(self, self.follower)
         self.master_configuration.start()
         self.follower.start()
 
@@ -73,9 +72,8 @@ class FollowingEngine(StoreEngine):
         del hooks, change_settings
         return FollowingMessageStore(directory, settings, self.master, lock_timeout=lock_timeout)
 
-    def connected(self, master: MasterDescription) -> None:
+    def bring_configuration(self) -> None:
         """Bring along the configuration at once."""
-        del master
         self.master_configuration.wakeup()
 
     @property

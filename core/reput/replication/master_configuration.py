@@ -26,7 +26,8 @@ from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
 from reput.remoting.request_code import RequestCode
 from reput.replication.brought_along import BroughtAlong
-from reput.replication.master_requests import MasterRequests, Refused
+from reput.replication.follower import Follower
+from reput.replication.master_requests import Refused
 from reput.replication.rocketmq_state import RocketmqState
 from reput.store.config.delay_offset_manager import DelayOffsetManager
 from reput.store.disk.shortages import tell_store_error
@@ -43,13 +44,17 @@ logger = logging.getLogger(__name__)
 
 
 class MasterConfiguration(ServiceThread):
-    """A thread that asks at once after each connection, and then every ten seconds."""
+    """A thread that asks at once after each connection, and then every ten seconds.
 
-    def __init__(self, engine: StoreEngine, requests: MasterRequests, on_bounds: Callable[[int, int], None]) -> None:
+    While the follower does not copy, what answers may be another broker, or a master that has lost its log. Its
+    configuration would replace the one that belongs to the copied log, so it is only asked where its log lies.
+    """
+
+    def __init__(self, engine: StoreEngine, follower: Follower) -> None:
         super().__init__("reput-configuration", engine.writer.threads)
         self.engine = engine
-        self.requests = requests
-        self.on_bounds = on_bounds
+        self.follower = follower
+        self.requests = follower.requests
         self.state = RocketmqState(engine.directory, engine.started)
         self.delays = DelayOffsetManager(engine.directory, engine.writer.files)
         self.brought = BroughtAlong(engine.directory, engine.writer.files)
@@ -65,7 +70,7 @@ class MasterConfiguration(ServiceThread):
     def do_round(self) -> None:
         """Ask for all. One that fails is asked for again in the next round, and complained about once."""
         rounds: tuple[tuple[int, Callable[[int], None]], ...] = (
-            (RequestCode.GET_BROKER_RUNTIME_INFO, lambda code: self.on_bounds(*self.requests.bounds())),
+            (RequestCode.GET_BROKER_RUNTIME_INFO, lambda code: self.follower.take_bounds(*self.requests.bounds())),
             (RequestCode.GET_ALL_TOPIC_CONFIG, lambda code: self.take_topics(self.requests.json(code))),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda code: self.take_groups(self.requests.json(code))),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, lambda code: self.take_offsets(self.requests.json(code))),
@@ -77,6 +82,8 @@ class MasterConfiguration(ServiceThread):
         for code, take in rounds:
             if self.stopping:
                 return
+            if code != RequestCode.GET_BROKER_RUNTIME_INFO and not self.follower.is_copying():
+                continue
             try:
                 with tell_store_error("the master's configuration cannot be written"):
                     take(code)
