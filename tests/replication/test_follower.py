@@ -408,9 +408,11 @@ def test_what_only_a_copy_has_stays_and_what_the_master_deletes_meanwhile_goes(m
 
 def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp_path):
     """A message of its own would part its log from the master's."""
+    master.bodies = {43: b'{"offsetTable":{"orders@g1":{0:30}}}'}
     copy = tmp_path / "copy"
     with following(master.address, copy) as store:
         reaches(store, log.end)
+        wait_until(lambda: (copy / "reput" / "brought_along").exists())
         busy = run_reput("promote", copy)
         assert busy.code == 3
     with pytest.raises(reput.StoreReadOnly, match="follows a master"):
@@ -422,6 +424,8 @@ def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp
     (copy / "reput" / LEASE_MARK).unlink()
     promoted = run_reput("promote", copy, "--format", "json").report()
     assert (promoted["epoch"], promoted["commit_log_offset"]) == (2, log.end)
+    # What it had from its master is its own now.
+    assert not (copy / "reput" / "brought_along").exists()
     # Its clients and other copies look for these.
     assert (promoted["broker_name"], promoted["cluster_name"]) == ("broker-a", "C")
     with reput.open(copy, mode="inline") as store:

@@ -14,6 +14,7 @@ import msgspec
 from reput.store.config.versioned_table import VersionedTable
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.state.followed_master import BROUGHT_ALONG
 
 __all__ = ["BroughtAlong"]
 
@@ -40,7 +41,7 @@ class BroughtAlong:
         Raises:
             DamagedStore: its bytes are not what was written.
         """
-        self.path = store_directory / "reput" / "brought_along"
+        self.path = store_directory / "reput" / BROUGHT_ALONG
         self.files = files
         self.names = read_sealed(self.path, MasterNames) or MasterNames()
 

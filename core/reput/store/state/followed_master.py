@@ -13,9 +13,18 @@ from reput.errors import StoreReadOnly
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import read_sealed, seal
 
-__all__ = ["FollowedMaster", "follows_refusal", "forget_followed_master", "read_followed_master", "refuse_follower"]
+__all__ = [
+    "BROUGHT_ALONG",
+    "FollowedMaster",
+    "follows_refusal",
+    "forget_followed_master",
+    "read_followed_master",
+    "refuse_follower",
+]
 
 FOLLOWED_MASTER = "followed_master"
+# What the store has from that master besides the log: see `reput.replication.brought_along`.
+BROUGHT_ALONG = "brought_along"
 
 
 class FollowedMaster(msgspec.Struct, frozen=True):
@@ -51,9 +60,12 @@ def read_followed_master(store_directory: Path) -> FollowedMaster | None:
 
 def forget_followed_master(store_directory: Path, files: Files) -> None:
     """End the following: the store accepts messages again."""
-    path = store_directory / "reput" / FOLLOWED_MASTER
-    files.remove(path)
-    files.force_directory(path.parent)
+    own = store_directory / "reput"
+    if (own / BROUGHT_ALONG).exists():
+        # Of a later master all count as its own, as what came meanwhile is not in the file.
+        files.remove(own / BROUGHT_ALONG)
+    files.remove(own / FOLLOWED_MASTER)
+    files.force_directory(own)
 
 
 def refuse_follower(store_directory: Path) -> None:
