@@ -264,9 +264,21 @@ def test_a_follower_far_behind_is_held_while_puts_go_first_and_gets_all_in_the_e
             wait_until(lambda: [one.held_for for one in master.server.all_connections()] == [0.05, 0.0])
             grown = master.put(2)
             assert frames(quick, grown) == (end, master.log(end, grown))
-            assert [one.sent for one in master.server.all_connections()] == [1, grown]
+            wait_until(lambda: [one.sent for one in master.server.all_connections()] == [1, grown])
             holding.undo()
             assert frames(slow, grown) == (1, master.log(1, grown))
+
+
+def test_a_follower_far_behind_is_not_held_if_the_puts_wait_for_it(tmp_path, monkeypatch):
+    """They are slow as long as it is behind: it goes first."""
+    monkeypatch.setattr(ha_server, "FAR_BEHIND", SEGMENT)
+    with serving_log(tmp_path, broker_role="SYNC_MASTER") as master:
+        end = master.put(200)
+        monkeypatch.setattr(master.server.pace, "wait", lambda now: 0.05)
+        with master.connect(1) as slow:
+            assert frames(slow, end) == (1, master.log(1, end))
+            with master.connect(end), master.connect(1):
+                wait_until(lambda: [one.held_for for one in master.server.all_connections()] == [0.0, 0.0, 0.05])
 
 
 def test_a_reput_that_does_not_read_takes_the_memory_of_one_frame(master):

@@ -65,6 +65,9 @@ class HaServer:
         self.listener = listener
         self.settings = engine.settings
         self.protection = Protection()
+        # How many followers a put needs.
+        is_sync = self.settings.broker_role == "SYNC_MASTER"
+        self.awaited = max(self.settings.in_sync_replicas, 2) - 1 if is_sync else 0
         self.on_acknowledged: Callable[[], None] = lambda: None
         self.selector = selectors.EpollSelector()
         self.waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -186,8 +189,11 @@ class HaServer:
 
     def hold(self, end: int, now: float) -> None:
         """Decide which followers get nothing of a log that ends at *end*, and for how long."""
-        connections = self.connections.values()
-        far = [one for one in connections if one.acknowledged is not None and end - one.sent > FAR_BEHIND]
+        connections = [one for one in self.connections.values() if one.acknowledged is not None]
+        far = [one for one in connections if end - one.sent > FAR_BEHIND]
+        if len(connections) - len(far) < self.awaited:
+            # The puts wait for one that is far behind, or do so once it has caught up.
+            far.clear()
         self.pace.look(now, end, len(far))
         for connection in connections:
             connection.held_for = self.pace.wait(now) if connection in far else 0.0
