@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from reput.errors import FollowError
 from reput.replication.copied_records import CopiedRecords
 from reput.store.log.log_scan import LogScan, PlainRows
+from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.writer.copied_run import CopiedRun
 from written_log import WrittenLog
 
@@ -121,3 +123,9 @@ def test_a_record_larger_than_the_master_takes_is_refused_by_its_size(log, plain
     """It is not waited for: what is held is bounded."""
     with pytest.raises(FollowError, match="too large: commit_log_offset=0 record_size="):
         copied(plain_rows, bytes(log.data[:64]), 64, record_size_max=100)
+
+
+def test_a_blank_larger_than_any_record_is_refused_by_its_size(plain_rows):
+    """It has to be held until a record follows, and could be a whole segment."""
+    with pytest.raises(FollowError, match="too large: commit_log_offset=0 blank_size="):
+        copied(plain_rows, struct.pack(">II", SEGMENT, BLANK_MAGIC_CODE), 8, record_size_max=SEGMENT - 1)

@@ -22,6 +22,7 @@ from reput.errors import BrokerError, ConfigError, FollowError, StoreClosed, Wai
 from reput.replication import master_configuration, master_stream
 from reput.replication.follower import Follower, FollowState
 from reput.store.disk.files import Files
+from reput.store.record.layout import MESSAGE_MAGIC_CODE
 from reput.store.state.followed_master import read_followed_master
 from reput.store.state.lease_mark import LEASE_MARK, LeaseMark
 from written_log import WrittenLog
@@ -148,6 +149,15 @@ def test_a_copy_continues_from_its_durable_end_with_an_overlap(master, log, tmp_
         reaches(store, log.end)
     assert len(master.asked) == 2
     assert_same_log(log.store, copy, 0, log.end, SMALL_SEGMENT)
+
+
+def test_a_master_does_not_decide_how_large_a_record_is_held(fake_master, tmp_path):
+    """It may claim anything; the operator of the copy allows records beyond what a client can send."""
+    size, segment = 20 << 20, 32 << 20
+    fake_master.properties["maxMessageSize"] = 1 << 30
+    fake_master.log, fake_master.segment_size = struct.pack(">II", size, MESSAGE_MAGIC_CODE), segment
+    with following(fake_master.address, tmp_path / "copy") as store:
+        assert f"record that is too large: commit_log_offset=0 record_size={size}" in stops(store)
 
 
 def test_a_record_larger_than_the_master_takes_now_is_copied_if_the_copy_may_have_it(fake_master, tmp_path):

@@ -89,9 +89,11 @@ class CopiedRecords:
         stop = stop_at(run, 0, remaining, "")
         if stop.kind == "damage":
             raise self.no_record(begin, stop.reason)
-        if stop.kind == "more" and stop.size > self.record_size_max:
+        # A blank is smaller than the record that it had no room for, and both have to be held.
+        if stop.size > self.record_size_max:
+            what = "blank" if stop.kind == "blank" else "record"
             raise FollowError(
-                f"the master sent a record that is too large: commit_log_offset={begin} record_size={stop.size} "
+                f"the master sent a {what} that is too large: commit_log_offset={begin} {what}_size={stop.size} "
                 f"record_size_max={self.record_size_max}",
                 "If the master once took messages as large as that, start again with --set max_message_size=SIZE.",
             )

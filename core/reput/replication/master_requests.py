@@ -17,7 +17,7 @@ import msgspec
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError, ConfigError, DamagedStore, FollowError
 from reput.remoting.remoting_client import parse_address
-from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
+from reput.remoting.remoting_command import FRAME_SIZE_MAX, FrameError, RemotingCommand, decode_frame, encode_frame
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.log_history import LogHistory
@@ -207,7 +207,8 @@ class MasterRequests:
                 broker_id=int(properties.get("brokerId", 0)),
                 role=properties.get("brokerRole", "ASYNC_MASTER"),
                 segment_size=segment_size,
-                record_size_max=int(properties.get("maxMessageSize", 4 << 20)) + FIELDS_SIZE_MAX,
+                # No client can send a larger one; and a copy holds a whole record in memory, which it decides on.
+                record_size_max=min(int(properties.get("maxMessageSize", 4 << 20)), FRAME_SIZE_MAX) + FIELDS_SIZE_MAX,
                 delay_level=properties.get("messageDelayLevel", ""),
                 ha_port=configured if configured and answer.version >= HONOURS_HA_PORT else port + HA_PORT_DISTANCE,
                 offset_min=offset_min,
