@@ -12,25 +12,26 @@ GROWTH, SENT = 50 << 20, 400 << 20
 
 
 class Machine:
-    """A log that grows, and more slowly while followers get it; and a clock."""
+    """A log that grows, and more slowly while a follower gets it, beside one that takes nothing; and a clock."""
 
-    def __init__(self, growth: int, slowed: float, sent: int = SENT, followers: int = 1) -> None:
+    def __init__(self, growth: int, slowed: float, sent: int = SENT) -> None:
         """*growth*, *sent*: bytes a second. *slowed*: by which share, beside followers."""
         self.pace = CatchUpPace()
-        self.growth, self.slowed, self.sent_a_second, self.followers = growth, slowed, sent, followers
+        self.growth, self.slowed, self.sent_a_second, self.is_needed = growth, slowed, sent, True
         self.now, self.end, self.sent = 1000.0, 1 << 31, 0
 
     def run(self, seconds: float) -> tuple[float, float]:
         """Return how much the log has grown and followers have got, a second."""
         end, sent = self.end, self.sent
         for _ in range(round(seconds / STEP_S)):
-            self.pace.look(self.now, self.end, self.followers)
+            self.pace.look(self.now, self.end, is_needed=self.is_needed)
             is_open = not self.pace.wait(self.now)
             # What they have in their buffers keeps them busy for a while.
             is_busy = self.pace.part is not Part.SHUT
             if is_open:
                 self.sent += round(self.sent_a_second * STEP_S)
-                self.pace.sent += round(self.sent_a_second * STEP_S)
+                self.pace.add(1, round(self.sent_a_second * STEP_S))
+                self.pace.add(2, 0)
             self.end += round(self.growth * STEP_S * (1 - self.slowed * is_busy))
             self.now += STEP_S
         return (self.end - end) / seconds, (self.sent - sent) / seconds
@@ -74,10 +75,10 @@ def test_nothing_is_measured_while_nobody_is_behind_or_the_thread_did_not_run():
     machine = Machine(GROWTH, 0.3)
     machine.run(5)
     share = machine.pace.share
-    machine.followers = 0
+    machine.is_needed = False
     machine.run(5)
     assert (machine.pace.share, machine.pace.part) == (share, Part.OPEN)
-    machine.followers = 1
+    machine.is_needed = True
     machine.run(CYCLE_S * 0.8)
     assert machine.pace.wait(machine.now)
     machine.now += 3 * CYCLE_S

@@ -62,7 +62,7 @@ class CatchUpPace:
 
     Attributes:
         share: of a cycle, in which the followers get the log.
-        sent: bytes that they got in this cycle.
+        sent: bytes that each of them got in this cycle, by its number; one that takes none is not waited for.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class CatchUpPace:
         self.part = Part.OPEN
         self.began = self.part_began = now
         self.part_end = log_end
-        self.sent = 0
+        self.sent: dict[int, int] = {}
 
     def begin_part(self, part: Part, now: float, log_end: int) -> None:
         """Begin the next part of the cycle."""
@@ -90,14 +90,19 @@ class CatchUpPace:
         until = self.part_began + SETTLE_S if self.part is Part.SETTLING else self.began + CYCLE_S
         return max(until - now, 0.001)
 
-    def look(self, now: float, log_end: int, count: int) -> None:
-        """Go on to the next part if it is time; *count* followers are far behind a log that ends at *log_end*."""
+    def add(self, follower: int, size: int) -> None:
+        """Count what a follower that is far behind has got."""
+        if size:
+            self.sent[follower] = self.sent.get(follower, 0) + size
+
+    def look(self, now: float, log_end: int, *, is_needed: bool) -> None:
+        """Go on to the next part if it is time. The log ends at *log_end*; *is_needed*: some follower is far behind."""
         elapsed, growth = now - self.began, log_end - self.part_end
-        if not count or elapsed > 2 * CYCLE_S:
+        if not is_needed or elapsed > 2 * CYCLE_S:
             # Nothing was measured: none was far behind, or the thread had no processor.
             self.begin_cycle(now, log_end)
         elif self.part is Part.OPEN:
-            if elapsed >= self.share * CYCLE_S - SETTLE_S and self.may_shut(growth / max(elapsed, 0.001), count):
+            if elapsed >= self.share * CYCLE_S - SETTLE_S and self.may_shut(growth / max(elapsed, 0.001)):
                 self.begin_part(Part.SETTLING, now, log_end)
             elif elapsed >= CYCLE_S:
                 self.begin_cycle(now, log_end)
@@ -110,11 +115,11 @@ class CatchUpPace:
             self.share = self.chosen_share()
             self.begin_cycle(now, log_end)
 
-    def may_shut(self, growth_per_second: float, count: int) -> bool:
+    def may_shut(self, growth_per_second: float) -> bool:
         """Tell whether producers may need what the followers take, and these have got what they need to catch up."""
         # It grows faster in the other parts.
-        needed = SENT_PER_GROWTH * max(growth_per_second, self.alone.per_second) * CYCLE_S * count
-        return growth_per_second >= GROWTH_MIN and self.sent >= needed
+        needed = SENT_PER_GROWTH * max(growth_per_second, self.alone.per_second) * CYCLE_S
+        return growth_per_second >= GROWTH_MIN and min(self.sent.values(), default=0) >= needed
 
     def chosen_share(self) -> float:
         """Return the share with which puts are slowed by no more than `SLOWED_MAX`."""

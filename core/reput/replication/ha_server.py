@@ -194,7 +194,7 @@ class HaServer:
         if len(connections) - len(far) < self.awaited:
             # The puts wait for one that is far behind, or do so once it has caught up.
             far.clear()
-        self.pace.look(now, end, len(far))
+        self.pace.look(now, end, is_needed=bool(far))
         for connection in connections:
             connection.held_for = self.pace.wait(now) if connection in far else 0.0
 
@@ -267,7 +267,7 @@ class HaServer:
         was_blocked, begin = connection.is_blocked, connection.sent
         connection.send(end, now)
         if end - begin > FAR_BEHIND:
-            self.pace.sent += connection.sent - begin
+            self.pace.add(connection.descriptor, connection.sent - begin)
         if connection.is_blocked != was_blocked:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_blocked else 0)
             self.selector.modify(connection.descriptor, events)
