@@ -414,6 +414,11 @@ def test_what_only_a_copy_has_stays_and_what_the_master_deletes_meanwhile_goes(m
         assert services.managers.offsets.query_offset("own", "orders", 0) == 10
         wait_until(lambda: "g2" not in services.groups.manager.entries)
         assert {"g1", "own"} <= services.groups.manager.entries.keys()
+    # Damaged, the file is as none: offsets stay, and it is written again.
+    (copy / "reput" / "brought_along").write_bytes(b"garbage")
+    with following(master.address, copy) as store:
+        wait_until(lambda: (copy / "reput" / "brought_along").read_bytes() != b"garbage")
+        assert store._engine.services.managers.offsets.query_offset("own", "orders", 0) == 10
 
 
 def test_a_copy_is_not_opened_for_messages_until_it_is_promoted(master, log, tmp_path):

@@ -6,17 +6,21 @@ has, such as a group that consumes the copy, stays.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from reput.errors import DamagedStore
 from reput.store.config.versioned_table import VersionedTable
 from reput.store.disk.files import Files
 from reput.store.disk.sealed_file import read_sealed, seal
 from reput.store.state.followed_master import BROUGHT_ALONG
 
 __all__ = ["BroughtAlong"]
+
+logger = logging.getLogger(__name__)
 
 
 class MasterNames(msgspec.Struct, frozen=True):
@@ -36,14 +40,15 @@ class BroughtAlong:
     """The file of one store. One thread uses it."""
 
     def __init__(self, store_directory: Path, files: Files) -> None:
-        """Read the file, if there is one.
-
-        Raises:
-            DamagedStore: its bytes are not what was written.
-        """
+        """Read the file, if there is one. A damaged one is as none: the next round writes it."""
         self.path = store_directory / "reput" / BROUGHT_ALONG
         self.files = files
-        self.names = read_sealed(self.path, MasterNames) or MasterNames()
+        try:
+            found = read_sealed(self.path, MasterNames)
+        except DamagedStore as error:
+            logger.warning("which configuration is the master's is not known, and is asked for: reason=%s", error)
+            found = None
+        self.names = found or MasterNames()
 
     def note(self, **names: frozenset[str]) -> None:
         """Write which names are the master's, if that has changed."""
