@@ -21,7 +21,7 @@ use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
 use crate::memory::{SharedMemory, WORD_SIZE};
 use crate::message::PlainMessage;
-use crate::record::{Head, Header, Host, Numbers};
+use crate::record::{Head, Header, Host, Numbers, ROW_SIZE};
 use crate::room::{bytes, no_memory, vec_of};
 use crate::run::Run;
 use crate::sent::{added_properties, sent_items};
@@ -93,6 +93,8 @@ pub struct Appended<'py> {
     /// `PutMessageResult` of each item; empty if they were not asked for.
     pub results: Vec<Bound<'py, PyAny>>,
     records: Bound<'py, PyAny>,
+    /// Where the log ends now.
+    end: Bound<'py, PyInt>,
 }
 
 #[pymethods]
@@ -326,9 +328,11 @@ impl KernelPuts {
         let release = self.release.bind(py);
         let lock = PutLock { release };
         let Some(appended) = self.append_run(py, items, size, makes_results)? else { return Ok(None) };
-        // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
-        publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
+        if !hold(&publisher, &appended)? {
+            // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
+            publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
+        }
         drop(lock);
         Ok(Some(appended))
     }
@@ -453,7 +457,7 @@ impl KernelPuts {
         log.setattr(intern!(py, "appended"), &end)?;
         run.add_put_sizes(py)?;
         appender.setattr(intern!(py, "ordinal"), ordinal)?;
-        Ok(Some(Appended { places, store_timestamp: timestamp, results, records }))
+        Ok(Some(Appended { places, store_timestamp: timestamp, results, records, end }))
     }
 
     /// Make room up to *end* in the present segment; false: the segment ends before, or the disk has no room.
@@ -486,6 +490,26 @@ impl KernelPuts {
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)
     }
+}
+
+/// Hold what a single put has appended, as `HoldingPublisher.publish` does while no reader of the ring needs a look;
+/// false: nothing has changed, and it is to be called.
+fn hold(publisher: &Bound<'_, PyAny>, appended: &Appended<'_>) -> PyResult<bool> {
+    let py = publisher.py();
+    let [place] = &appended.places[..] else { return Ok(false) };
+    let Ok(held) = publisher.getattr(intern!(py, "held"))?.cast_into_exact::<PyList>() else { return Ok(false) };
+    let count = held.len() + 1;
+    if count == 1
+        || count.is_multiple_of(publisher.getattr(intern!(py, "look_every"))?.extract()?)
+        || publisher.getattr(intern!(py, "end"))?.extract::<i64>()? != place.commit_log_offset
+        || publisher.getattr(intern!(py, "store_timestamp"))?.extract::<i64>()? != appended.store_timestamp
+        || publisher.getattr(intern!(py, "size_held"))?.extract::<i64>()? != ROW_SIZE as i64
+    {
+        return Ok(false);
+    }
+    held.append(&appended.records)?;
+    publisher.setattr(intern!(py, "end"), &appended.end)?;
+    Ok(true)
 }
 
 /// Return the bytes of an item's record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from reput.errors import StoreError
 from reput.kernel import Kernel
+from reput.process.frames.holding_publisher import HoldingPublisher
+from reput.ring import RingMemory, RingReader, RingWriter
 from reput.store.message_store import MessageStore
 from reput.store.record.layout import MESSAGE_MAGIC_CODE, SIZE_AND_MAGIC
 from reput.store.record.message import Message, PutMessageStatus
@@ -93,6 +96,51 @@ def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Pat
     twins.close()
     assert after["put"] - before["put"] == len(messages)
     assert after["put_batch"] - before["put_batch"] == len(messages)
+
+
+class CountedPublisher(HoldingPublisher):
+    """Counts the calls that reach Python."""
+
+    calls = 0
+
+    def publish(self, records: AppendedRecords) -> None:
+        self.calls += 1
+        super().publish(records)
+
+
+def test_the_kernel_holds_single_puts_for_the_same_frames(required_kernel: Kernel, tmp_path: Path) -> None:
+    """After each put the readers of both rings have the same, and as many records wait for the next ones."""
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20)
+    message = Message("orders", b"body", tags="TagA", keys=["key"])
+    twins.both(lambda store: store.put(message))
+    publishers: list[CountedPublisher] = []
+    readers: list[RingReader] = []
+    with contextlib.ExitStack() as opened:
+        for store in twins.stores:
+            memory = RingMemory.create(1 << 16, 4)
+            opened.callback(memory.close)
+            ring = RingWriter(memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
+            readers.append(RingReader(memory, memory.open_cell(1)))
+            publishers.append(CountedPublisher(ring, 1, lambda reason: None, lambda: None, 1 << 20))
+            store.attach(publishers[-1], needs_properties=False)
+        for number in range(60):
+            # Another millisecond, a batch, and a record that was not published come between.
+            twins.clock.ms += number % 23 == 22
+            if number % 31 == 30:
+                twins.both(lambda store: store.put_batch([message, message]))
+            elif number == 40:
+                for publisher in publishers:
+                    publisher.end -= 1
+            else:
+                twins.both(lambda store: store.put(message))
+            frames = [reader.read() for reader in readers]
+            assert frames[0] == frames[1]
+            held = [publisher.held for publisher in publishers]
+            assert held[0] == held[1]
+            assert len({publisher.end for publisher in publishers}) == 1
+        twins.close()
+    by_kernel, by_python = (publisher.calls for publisher in publishers)
+    assert by_kernel < by_python * 2 / 3
 
 
 def test_a_batch_that_is_cut_off_leaves_nothing_that_looks_like_a_record(

@@ -27,7 +27,8 @@ __all__ = ["HoldingPublisher"]
 # In frames of this size a row costs its readers half as much as in a frame of its own. In larger frames it costs
 # hardly less, and the put that publishes them takes longer than all others.
 HELD_MAX = 8
-# Puts between checks of the readers' flags; a check takes as long as holding a record.
+# Puts between checks of the readers' flags; a check takes as long as holding a record. The kernel holds those between
+# by itself.
 LOOK_EVERY = 4
 assert HELD_MAX % LOOK_EVERY == 0
 
@@ -37,7 +38,10 @@ class HoldingPublisher(FramePublisher):
 
     Attributes:
         is_watched: the `ReleaseService` checks by itself for held records.
+        look_every: `LOOK_EVERY`, for the kernel.
     """
+
+    look_every = LOOK_EVERY
 
     def __init__(
         self,

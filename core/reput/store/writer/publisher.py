@@ -57,7 +57,12 @@ class Publisher:
     """Receives what the writer does. This one ignores it: the publisher of a store without dispatchers.
 
     The flusher's thread calls `durable` and `read_only`. All others come under the put lock.
+
+    Attributes:
+        held: what was published and is not passed on yet, for `HoldingPublisher`; None: this one holds nothing.
     """
+
+    held: list[AppendedRecords] | None = None
 
     def publish(self, records: AppendedRecords) -> None:
         """The log has grown."""
