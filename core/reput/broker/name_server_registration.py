@@ -19,6 +19,7 @@ from isal.isal_zlib import crc32
 
 from reput.broker.state.broker_topics import routed
 from reput.errors import BrokerError, ReputError
+from reput.json_encoding import encode_json
 from reput.namesrv.route_info import TopicRouteData, parsed_route
 from reput.remoting.remoting_client import RemotingClient
 from reput.remoting.remoting_command import RemotingCommand
@@ -39,7 +40,6 @@ ROUTE_TIMEOUT_S = 1.0
 # RocketMQ's slaves connect to this port, next to that of clients.
 HA_PORT_DISTANCE = 1
 
-encode_json = msgspec.json.Encoder().encode
 logger = logging.getLogger(__name__)
 
 

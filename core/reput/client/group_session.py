@@ -19,8 +19,6 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-import msgspec
-
 from reput.client.offsets import Offsets
 from reput.client.queue_requests import QueueRequests, reset_offsets
 from reput.client.received import received_records, wanted_tags
@@ -34,6 +32,7 @@ from reput.consume.registry.subscription import SQL92, Subscription
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.errors import BrokerError, OffsetOutOfRange, ReputError, RequestRefused
 from reput.filter import TagFilter
+from reput.json_encoding import encode_json
 from reput.remoting.allocation import STRATEGIES
 from reput.remoting.connection import Connection
 from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
@@ -61,7 +60,6 @@ UNLOCK_WAIT_S = 30.0
 CLOSE_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
-encode_json = msgspec.json.Encoder().encode
 
 
 class GroupSession:

@@ -17,6 +17,7 @@ from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.consume.pull.topic_reader import Beginning
 from reput.errors import BrokerError, ReputError
+from reput.json_encoding import encode_json
 from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -30,7 +31,6 @@ UNREGISTER_TIMEOUT_S = 1.0
 RESET_OFFSET = re.compile(rb"(\{[^{}]*\})\s*:\s*(\d+)")
 
 logger = logging.getLogger(__name__)
-encode_json = msgspec.json.Encoder().encode
 
 
 class ConsumerList(msgspec.Struct, rename="camel"):

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import count
 
-import msgspec
-
 from reput.client.routes import Routes, refused
 from reput.client.target import Target
 from reput.errors import BrokerError, ReputError
+from reput.json_encoding import encode_json
 from reput.remoting.connection import Connection
 from reput.remoting.heartbeat import HeartbeatData
 from reput.remoting.remoting_client import RemotingClient, unsupported
@@ -35,7 +34,6 @@ KEEP_INTERVAL_S = 30.0
 
 logger = logging.getLogger(__name__)
 numbers = count(1)
-encode_json = msgspec.json.Encoder().encode
 
 
 class Session:

@@ -13,6 +13,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from reput.errors import RequestRefused
+from reput.json_encoding import encode_json
 from reput.namesrv.route_info import ClusterInfo, TopicList
 from reput.namesrv.route_info_manager import (
     BROKER_TIMEOUT_S,
@@ -45,8 +46,6 @@ CONFIGURATION = {
 # Maximum number of characters in all keys and values that clients can store.
 KV_SIZE_MAX = 4 << 20
 SUCCESS = ResponseCode.SUCCESS
-
-encode_json = msgspec.json.Encoder().encode
 
 
 class TopicConfigWrapper(msgspec.Struct, rename="camel"):

@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from reput.errors import ReputError
+from reput.json_encoding import encode_json
 
 __all__ = [
     "FRAME_SIZE_MAX",
@@ -203,7 +204,6 @@ class SentHeader(msgspec.Struct, rename="camel", gc=False):
 
 decode_header = msgspec.json.Decoder(Header).decode
 decode_fields_of_json = msgspec.json.Decoder(dict[str, str]).decode
-encode_header = msgspec.json.Encoder().encode
 opaques = count(1)
 
 
@@ -355,7 +355,7 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
     body = command.body
     pieces = [body] if isinstance(body, BYTES) else list(body)
     body_size = sum(map(len, pieces))
-    header = encode_json(command) if command.serialize_type == 0 else encode_binary(command)
+    header = encode_json_header(command) if command.serialize_type == 0 else encode_binary(command)
     size = 4 + len(header) + body_size
     if size + 4 > FRAME_SIZE_MAX:
         raise FrameError(f"a frame is too large: frame_size={size + 4} frame_size_max={FRAME_SIZE_MAX}")
@@ -363,7 +363,7 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
     return [head, *pieces] if body_size else [head]
 
 
-def encode_json(command: RemotingCommand) -> bytes:
+def encode_json_header(command: RemotingCommand) -> bytes:
     """Return a JSON header. ``extFields`` is always included: Java relies on it in some responses."""
     fields = command.ext_fields
     header = SentHeader(
@@ -376,7 +376,7 @@ def encode_json(command: RemotingCommand) -> bytes:
         command.version,
         msgspec.UNSET if command.remark is None else command.remark,
     )
-    return encode_header(header)
+    return encode_json(header)
 
 
 def encode_binary(command: RemotingCommand) -> bytes:

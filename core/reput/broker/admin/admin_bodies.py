@@ -18,14 +18,13 @@ from typing import Any
 import msgspec
 
 from reput.errors import DamagedStore, RequestRefused
+from reput.json_encoding import encode_json
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.config_json import Parser
 
 __all__ = ["encode_json", "json_response", "object_keyed", "parse_body", "queue_table"]
-
-encode_json = msgspec.json.Encoder().encode
 
 
 def json_response(body: object) -> RemotingCommand:

@@ -23,6 +23,7 @@ from reput.broker.state.connected_clients import ClientChannel, ConnectedClients
 from reput.consume.pull.topic_reader import Beginning
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError, RequestRefused
+from reput.json_encoding import encode_json
 from reput.remoting.connection import Connection, ConnectionLost
 from reput.remoting.custom_header import optional_whole, text, truth, whole
 from reput.remoting.message_queue import MessageQueue
@@ -278,9 +279,9 @@ class AdminClientsProcessor:
         if found is None:
             return
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
-        of_objects = msgspec.json.encode({"offsetTable": object_keyed(offsets)})
+        of_objects = encode_json({"offsetTable": object_keyed(offsets)})
         # The C++ client expects a list instead of the map.
-        of_list = msgspec.json.encode(
+        of_list = encode_json(
             {"offsetTable": [{**msgspec.to_builtins(queue), "offset": offset} for queue, offset in offsets.items()]}
         )
         for channel in found.channels.values():

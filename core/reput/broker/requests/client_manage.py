@@ -18,6 +18,7 @@ from reput.consume.registry.subscription import SQL92, Subscription
 from reput.consume.registry.subscription_groups import SubscriptionGroups
 from reput.errors import RequestRefused
 from reput.filter.errors import FilterSyntaxError
+from reput.json_encoding import encode_json
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import text
 from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
@@ -39,7 +40,6 @@ BODY_SIZE_MAX = 2 << 20
 Body = TypeVar("Body")
 
 logger = logging.getLogger(__name__)
-encode_json = msgspec.json.Encoder().encode
 
 
 class ClientManageProcessor:

@@ -5,11 +5,10 @@ Source: RocketMQ broker, ConsumerManageProcessor and AdminBrokerProcessor.
 
 from __future__ import annotations
 
-import msgspec
-
 from reput.access.access_control import AccessControl
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import DamagedStore, OffsetOutOfRange, RequestRefused
+from reput.json_encoding import encode_json
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import text, truth, whole
 from reput.remoting.remoting_command import RemotingCommand
@@ -120,7 +119,7 @@ class ConsumerOffsetProcessor:
     def all_offsets(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer GET_ALL_CONSUMER_OFFSET."""
         del request, connection
-        return RemotingCommand(SUCCESS, body=msgspec.json.encode(self.offsets.write_fields()))
+        return RemotingCommand(SUCCESS, body=encode_json(self.offsets.write_fields()))
 
     def view_message(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Answer VIEW_MESSAGE_BY_ID. Reads the log.

@@ -18,6 +18,7 @@ from reput.broker.requests.client_manage import decode_body
 from reput.broker.state.connected_clients import ConnectedClients
 from reput.consume.registry.consumer_manager import BROADCASTING
 from reput.errors import ReputError, RequestRefused
+from reput.json_encoding import encode_json
 from reput.namesrv.route_info import TopicRouteData, readable_queues
 from reput.remoting.allocation import JAVA_STRATEGIES, STRATEGIES
 from reput.remoting.connection import Connection
@@ -29,8 +30,6 @@ __all__ = ["QueryAssignmentProcessor"]
 
 # Questions that wait for a name server.
 WAITING_MAX = 1_000
-
-encode_json = msgspec.json.Encoder().encode
 
 
 class QueryAssignmentBody(msgspec.Struct, rename="camel"):

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from reput.errors import DamagedStore
+from reput.json_encoding import encode_json
 
 __all__ = ["read_sealed", "seal", "unseal"]
 
@@ -25,7 +26,7 @@ HEAD_SIZE = len(HEAD) + 8 + 1
 
 def seal(value: object) -> bytes:
     """Return the file's bytes for *value*, a msgspec struct or anything else that msgspec encodes."""
-    payload = msgspec.json.encode(value) + b"\n"
+    payload = encode_json(value) + b"\n"
     return HEAD + f"{crc32c()(payload):08X}".encode() + b"\n" + payload
 
 
