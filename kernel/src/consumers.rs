@@ -6,7 +6,7 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyList, PySet, PyTuple, PyType};
+use pyo3::types::{PyDict, PyIterator, PyList, PyTuple, PyType};
 
 use crate::counters::{Way, count as tally};
 use crate::fetched::FetchedRecords;
@@ -69,10 +69,10 @@ impl KernelConsumer {
     }
 
     /// Tell whether the run has given the message, and note that it is done.
-    fn acknowledge_of_run(&self, py: Python<'_>, commit_log_offset: i64) -> bool {
+    fn acknowledge_of_run(&self, commit_log_offset: i64) -> bool {
         let Ok(mut run) = self.run.lock() else { return false };
         match run.as_mut().filter(|_| self.lock.get().is_free()) {
-            Some(run) => run.acknowledge(py, commit_log_offset),
+            Some(run) => run.acknowledge(commit_log_offset),
             None => false,
         }
     }
@@ -172,7 +172,7 @@ impl KernelConsumer {
         }
         let commit_log_offset = record.getattr(intern!(py, "commit_log_offset"))?;
         if let Ok(number) = commit_log_offset.extract()
-            && self.acknowledge_of_run(py, number)
+            && self.acknowledge_of_run(number)
         {
             tally(Way::Acknowledge, 1);
             return Ok(true);
@@ -194,13 +194,6 @@ impl KernelConsumer {
             || !in_flight.contains(&queue_offset)?
         {
             return Ok(false);
-        }
-        let is_first = match in_flight.iter().next() {
-            Some((first, _)) => first.eq(&queue_offset)?,
-            None => false,
-        };
-        if !is_first {
-            queue.getattr(intern!(py, "done"))?.cast_into::<PySet>()?.add(&queue_offset)?;
         }
         delivered.del_item(&commit_log_offset)?;
         in_flight.del_item(&queue_offset)?;

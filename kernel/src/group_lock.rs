@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySet, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::fetched::FetchedRecords;
 use crate::reads::Place;
@@ -31,8 +31,6 @@ pub struct ConsumerRun {
     /// How many of the run's messages may be in flight at once.
     pub room: usize,
     given: VecDeque<Place>,
-    /// Queue offsets of messages that were done before an earlier one.
-    done: Vec<i64>,
     count: i64,
     size: i64,
     /// Queue offset behind the last message given.
@@ -48,7 +46,6 @@ impl ConsumerRun {
         statistics: Py<PyAny>,
         room: usize,
     ) -> ConsumerRun {
-        let (given, done) = (VecDeque::new(), Vec::new());
         ConsumerRun {
             queue,
             fetched,
@@ -56,8 +53,7 @@ impl ConsumerRun {
             delivered,
             statistics,
             room,
-            given,
-            done,
+            given: VecDeque::new(),
             count: 0,
             size: 0,
             position: 0,
@@ -81,19 +77,12 @@ impl ConsumerRun {
         self.given.push_back(place);
     }
 
-    /// Note that a message is done; false: the run has not given it, or there is no memory to note it.
-    pub fn acknowledge(&mut self, py: Python<'_>, commit_log_offset: i64) -> bool {
+    /// Note that a message is done; false: the run has not given it.
+    pub fn acknowledge(&mut self, commit_log_offset: i64) -> bool {
         let Ok(number) = self.given.binary_search_by_key(&commit_log_offset, |place| place.commit_log_offset) else {
             return false;
         };
-        let is_first = number == 0 && self.in_flight.bind(py).is_empty();
-        if !is_first && self.done.try_reserve(1).is_err() {
-            return false;
-        }
-        let place = self.given.remove(number).expect("it was just found");
-        if !is_first {
-            self.done.push(place.queue_offset);
-        }
+        self.given.remove(number);
         true
     }
 
@@ -104,10 +93,6 @@ impl ConsumerRun {
         }
         let queue = self.queue.bind(py);
         queue.setattr(intern!(py, "position"), self.position)?;
-        let done = queue.getattr(intern!(py, "done"))?.cast_into::<PySet>()?;
-        for queue_offset in &self.done {
-            done.add(queue_offset)?;
-        }
         for place in &self.given {
             let queue_offset = place.queue_offset.into_pyobject(py)?;
             self.in_flight.bind(py).set_item(&queue_offset, py.None())?;

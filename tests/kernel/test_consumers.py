@@ -55,7 +55,7 @@ def state_with_lock(member: GroupMember) -> Any:
         [
             (
                 (queue.topic, queue.queue_id, queue.position),
-                (list(queue.in_flight), queue.done, queue.commit_offset()),
+                (list(queue.in_flight), queue.unfinished, queue.commit_offset()),
                 (queue.statistics.get_nums, queue.statistics.get_size),
             )
             for queue in member.queues

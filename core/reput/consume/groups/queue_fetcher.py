@@ -160,7 +160,7 @@ class QueueFetcher:
                 record_size, store_timestamp = found.records.first_stored()
                 queue.batch = max(1, min(BATCH, BATCH_SIZE // record_size))
                 light = following - 1 if queue.topic.startswith(LMQ_PREFIX) else None
-                queue.fetched = wanted(found.records, subscription.compiled, queue.done, light)
+                queue.fetched = wanted(found.records, subscription.compiled, queue, light)
                 if queue.topic.startswith(RETRY_PREFIX):
                     queue.fetched = as_sent_first(queue.fetched)
                 queue.statistics.look(store_timestamp)
@@ -183,31 +183,31 @@ class QueueFetcher:
                     found.queue_offset_min,
                     found.queue_offset_max,
                 )
-                queue.done.clear()
+                queue.unfinished_end = 0
         queue.position = following
 
 
 def wanted(
-    records: Records, compiled: TagFilter | SqlFilter, done: set[int], light: int | None
+    records: Records, compiled: TagFilter | SqlFilter, queue: SharedQueue, light: int | None
 ) -> Iterator[tuple[int, Record]]:
-    """Yield records with their queue offsets, without done ones and those that only share a wanted tag's hash.
+    """Yield records of *queue* with their queue offsets, but none that is done or only shares a wanted tag's hash.
 
     Args:
         light: the queue offset of the only record, if the record does not hold it.
     """
     tags = compiled.tags if isinstance(compiled, TagFilter) else None
-    if light is None and not done and not tags:
+    if light is None and queue.position >= queue.unfinished_end and not tags:
         return records.with_queue_offsets()
-    return wanted_of(records, tags, done, light)
+    return wanted_of(records, tags, queue, light)
 
 
 def wanted_of(
-    records: Records, tags: frozenset[str] | None, done: set[int], light: int | None
+    records: Records, tags: frozenset[str] | None, queue: SharedQueue, light: int | None
 ) -> Iterator[tuple[int, Record]]:
     """Implement `wanted`, checking each record."""
     for record in records:
         queue_offset = record.queue_offset if light is None else light
-        if queue_offset in done or (tags and record.properties.get("TAGS") not in tags):
+        if queue.is_done(queue_offset) or (tags and record.properties.get("TAGS") not in tags):
             continue
         yield queue_offset, record
 

@@ -6,6 +6,9 @@
 
 One consumer owns the queue at a time. Another takes it over when nothing is in flight, so that two consumers never
 handle its messages at once or out of order; or when the owner leaves, whose unfinished messages are then given again.
+
+A message is not noted when it is done: of all messages given, only the few in flight are not. So the first one may stay
+in flight for as long as it likes.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class SharedQueue:
         fetched: messages read but not given yet; None: read again from `position`.
         next_position: queue offset at which to read on after `fetched`.
         in_flight: queue offsets given but not done, ascending; the values are unused.
-        done: done queue offsets after the first one in flight.
+        unfinished, unfinished_end: of the messages below this end, these are to be given again; all others are done, or
+            no consumer wanted them.
         batch: number of messages to read at once.
         committed: the group's committed offset, as far as this program knows.
         has_more: whether reading on may find a message; `growth_count` counts how often it grew.
@@ -56,7 +60,6 @@ class SharedQueue:
         "being_read",
         "caught_up",
         "committed",
-        "done",
         "fetched",
         "growth_count",
         "has_more",
@@ -70,6 +73,8 @@ class SharedQueue:
         "queue_id",
         "statistics",
         "topic",
+        "unfinished",
+        "unfinished_end",
     )
 
     def __init__(
@@ -83,7 +88,8 @@ class SharedQueue:
         self.next_position = position
         self.fetched: Iterator[tuple[int, Record]] | None = None
         self.in_flight: dict[int, None] = {}
-        self.done: set[int] = set()
+        self.unfinished: frozenset[int] = frozenset()
+        self.unfinished_end = 0
         self.committed = committed
         self.has_more = True
         self.growth_count = 0
@@ -96,12 +102,11 @@ class SharedQueue:
 
     def acknowledge(self, queue_offset: int) -> None:
         """Mark a message in flight as done."""
-        in_flight = self.in_flight
-        for first in in_flight:
-            if first != queue_offset:
-                self.done.add(queue_offset)
-            break
-        del in_flight[queue_offset]
+        del self.in_flight[queue_offset]
+
+    def is_done(self, queue_offset: int) -> bool:
+        """Tell whether a message is not to be given although it is at or after `position`."""
+        return queue_offset < self.unfinished_end and queue_offset not in self.unfinished
 
     def give_to(self, owner: QueueOwner | None) -> None:
         """Set the owner, and forget the messages read ahead."""
@@ -112,6 +117,9 @@ class SharedQueue:
     def give_back(self) -> None:
         """Give the messages in flight again, because their consumer has left."""
         if self.in_flight:
+            again = [offset for offset in self.unfinished if offset >= self.position]
+            self.unfinished = frozenset([*self.in_flight, *again])
+            self.unfinished_end = max(self.unfinished_end, self.position)
             self.position = min(self.position, next(iter(self.in_flight)))
             self.in_flight.clear()
         self.read_again()
@@ -120,7 +128,7 @@ class SharedQueue:
         """Continue from *queue_offset*, regardless of messages given or done before."""
         self.position = queue_offset
         self.in_flight.clear()
-        self.done.clear()
+        self.unfinished_end = 0
         self.read_again()
 
     def read_again(self) -> None:
@@ -142,7 +150,4 @@ class SharedQueue:
 
     def commit_offset(self) -> int:
         """Return the offset before which everything is done."""
-        offset = next(iter(self.in_flight)) if self.in_flight else self.position
-        if self.done:
-            self.done = {done for done in self.done if done >= offset}
-        return offset
+        return next(iter(self.in_flight)) if self.in_flight else self.position
