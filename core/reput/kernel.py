@@ -29,6 +29,7 @@ __all__ = [
     "NOT_INSTALLED",
     "PROTOCOL",
     "VARIABLE",
+    "AdmittedMessage",
     "Kernel",
     "KernelConsumer",
     "KernelLock",
@@ -58,6 +59,18 @@ NOT_INSTALLED = "reput-kernel is not installed"
 ADVICE = "Install it with `pip install --upgrade reput reput-kernel`, or set REPUT_KERNEL=auto to go on without it."
 
 
+class AdmittedMessage(Protocol):
+    """A message that is checked, with its queue, for `KernelPuts.append_each`."""
+
+    @property
+    def queue_id(self) -> int:
+        """The queue that was chosen."""
+
+    @property
+    def record_size(self) -> int:
+        """Bytes of the record."""
+
+
 class KernelPuts(Protocol):
     """The compiled puts of one appender. Each returns None, with nothing changed, for what takes the Python path."""
 
@@ -66,6 +79,12 @@ class KernelPuts(Protocol):
 
     def put_batch(self, messages: list[Any]) -> list[Any] | None:
         """Put messages as one run and return their results."""
+
+    def admit(self, message: object) -> AdmittedMessage | None:
+        """Check a message for `append_each`, and choose its queue."""
+
+    def append_each(self, batch: list[Any]) -> list[Any] | None:
+        """Put admitted messages, each as a put of its own, and return their results."""
 
     def put_sent_batch(
         self, topic: str, queue_id: int, body: bytes, head: object, of_batch: bytes, added: bytes

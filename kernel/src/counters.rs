@@ -12,6 +12,8 @@ pub enum Way {
     Put,
     /// `put_batch`.
     PutBatch,
+    /// Messages of an event loop's tasks.
+    PutEach,
     /// A batch from a client.
     SentBatch,
     /// A request of a client, from its frame on.
@@ -36,9 +38,10 @@ pub enum Way {
     Acknowledge,
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "put",
     "put_batch",
+    "put_each",
     "sent_batch",
     "sent",
     "index",

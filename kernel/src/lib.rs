@@ -11,6 +11,7 @@ mod fetched;
 mod fuzz;
 mod gets;
 mod group_lock;
+mod hold;
 mod index;
 mod interpreter;
 mod item;
@@ -56,6 +57,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;
+    module.add_class::<puts::AdmittedMessage>()?;
     module.add_class::<sends::KernelSends>()?;
     module.add_class::<sends::SendRequests>()?;
     module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;

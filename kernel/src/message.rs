@@ -19,19 +19,20 @@ const KEYS_BEGIN: &[u8] = b"KEYS\x01";
 const KEYS_END: &[u8] = b"\x02";
 
 /// The keys of a message in their stored form.
-enum Keys<'py> {
+enum Keys {
     None,
-    One(Bound<'py, PyString>),
+    One(Py<PyString>),
     Joined(String),
 }
 
 /// A plain message, read off its Python object.
-pub struct PlainMessage<'py> {
+pub struct PlainMessage {
     topic: Arc<KnownTopic>,
-    queue: Queue,
+    /// Its queue.
+    pub queue: Queue,
     flag: i32,
-    body: Bound<'py, PyBytes>,
-    keys: Keys<'py>,
+    body: Py<PyBytes>,
+    keys: Keys,
     tags: Arc<KnownTags>,
 }
 
@@ -40,13 +41,13 @@ fn plain_int(object: &Bound<'_, PyAny>) -> Option<i32> {
     if object.is_exact_instance_of::<PyInt>() { object.extract().ok() } else { None }
 }
 
-impl<'py> PlainMessage<'py> {
+impl PlainMessage {
     /// Read *message*, an exact `Message`; `None`: it is not plain.
-    pub fn read(
+    pub fn read<'py>(
         message: &Bound<'py, PyAny>,
         topic_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTopic>>>,
         tags_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTags>>>,
-    ) -> PyResult<Option<PlainMessage<'py>>> {
+    ) -> PyResult<Option<PlainMessage>> {
         let py = message.py();
         if !message.getattr(intern!(py, "properties"))?.is_none()
             || plain_int(&message.getattr(intern!(py, "delay_level"))?) != Some(0)
@@ -73,17 +74,17 @@ impl<'py> PlainMessage<'py> {
             }
         };
         let Some(keys) = Keys::read(message.getattr(intern!(py, "keys"))?)? else { return Ok(None) };
-        Ok(Some(PlainMessage { topic, queue, flag, body, keys, tags }))
+        Ok(Some(PlainMessage { topic, queue, flag, body: body.unbind(), keys, tags }))
     }
 
     /// Return the stored part of the message; `None`: it is too long.
-    pub fn item<'a>(&'a self, py: Python<'py>, head: &'a Head, body_size_max: usize) -> PyResult<Option<Item<'a>>> {
-        let body = self.body.as_bytes();
+    pub fn item<'a>(&'a self, py: Python<'a>, head: &'a Head, body_size_max: usize) -> PyResult<Option<Item<'a>>> {
+        let body = self.body.as_bytes(py);
         let data = self.tags.data.bind(py).as_bytes();
         let (keys, keys_size, properties) = match &self.keys {
             Keys::None => (&b""[..], if data.is_empty() { 0 } else { -1 }, [data, b"", b"", b""]),
             keys => {
-                let keys = keys.text()?.as_bytes();
+                let keys = keys.text(py)?.as_bytes();
                 // Bounded by `PLAIN_KEYS_MAX`, four bytes a character.
                 (keys, keys.len() as i16, [KEYS_BEGIN, keys, KEYS_END, data])
             }
@@ -108,17 +109,17 @@ impl<'py> PlainMessage<'py> {
     }
 }
 
-impl<'py> Keys<'py> {
+impl Keys {
     /// Read the keys of a message; `None`: they are not plain.
-    fn read(keys: Bound<'py, PyAny>) -> PyResult<Option<Keys<'py>>> {
+    fn read(keys: Bound<'_, PyAny>) -> PyResult<Option<Keys>> {
         if keys.is_none() {
             return Ok(Some(Keys::None));
         }
         let keys = match keys.cast_into_exact::<PyString>() {
-            Ok(text) => return if is_plain(&text)? { Ok(Some(Keys::One(text))) } else { Ok(None) },
+            Ok(text) => return if is_plain(&text)? { Ok(Some(Keys::One(text.unbind()))) } else { Ok(None) },
             Err(error) => error.into_inner(),
         };
-        let several: Vec<Bound<'py, PyAny>> = if let Ok(list) = keys.cast_exact::<PyList>() {
+        let several: Vec<Bound<'_, PyAny>> = if let Ok(list) = keys.cast_exact::<PyList>() {
             if list.len() == 1 { vec![list.get_item(0)?] } else { list.iter().collect() }
         } else if let Ok(tuple) = keys.cast_exact::<PyTuple>() {
             tuple.iter().collect()
@@ -138,7 +139,7 @@ impl<'py> Keys<'py> {
         }
         if texts.len() == 1 {
             let text = texts.pop().expect("one is left");
-            return Ok(if text.to_str()?.is_empty() { None } else { Some(Keys::One(text)) });
+            return Ok(if text.to_str()?.is_empty() { None } else { Some(Keys::One(text.unbind())) });
         }
         let texts: Vec<&str> = texts.iter().map(|text| text.to_str()).collect::<PyResult<_>>()?;
         let joined = texts.join(" ");
@@ -148,10 +149,10 @@ impl<'py> Keys<'py> {
         Ok(Some(Keys::Joined(joined)))
     }
 
-    fn text(&self) -> PyResult<&str> {
+    fn text<'a>(&'a self, py: Python<'a>) -> PyResult<&'a str> {
         match self {
             Keys::None => Ok(""),
-            Keys::One(text) => text.to_str(),
+            Keys::One(text) => text.to_str(py),
             Keys::Joined(text) => Ok(text),
         }
     }

@@ -14,14 +14,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyIterator, PyList};
 
 use crate::counters::{Way, count};
+use crate::hold::hold;
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
 use crate::memory::{SharedMemory, WORD_SIZE};
 use crate::message::PlainMessage;
-use crate::record::{Head, Header, Host, Numbers, ROW_SIZE};
+use crate::record::{Head, Header, Host, Numbers};
 use crate::room::{bytes, no_memory, vec_of};
 use crate::run::Run;
 use crate::sent::{added_properties, sent_items};
@@ -44,6 +45,8 @@ pub struct KernelPuts {
     records_type: Py<PyAny>,
     store_error: Py<PyAny>,
     put_ok: Py<PyAny>,
+    /// What a log keeps in memory until it is forced, by commit-log offset; None: the log is a mapped file.
+    gathered: Option<Py<PyDict>>,
     /// None: use the system's clock.
     clock: Option<Py<PyAny>>,
     head: Head,
@@ -97,9 +100,21 @@ pub struct Appended<'py> {
     end: Bound<'py, PyInt>,
 }
 
+/// A plain message, checked, with its queue, for `KernelPuts.append_each`.
+#[pyclass(frozen, module = "reput_kernel")]
+pub struct AdmittedMessage {
+    message: PlainMessage,
+    /// The queue that was chosen for it.
+    #[pyo3(get)]
+    queue_id: i32,
+    /// Bytes of its record.
+    #[pyo3(get)]
+    record_size: usize,
+}
+
 #[pymethods]
 impl KernelPuts {
-    /// Put for *appender*, whose log is a mapped file.
+    /// Put for *appender*, whose log is a mapped file, or gathers records until it is forced.
     ///
     /// The types are those that the Python path uses: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
     /// of a result, and the class of the error for a full or failing disk. *clock* gives the time; None: the system's
@@ -116,8 +131,11 @@ impl KernelPuts {
     ) -> PyResult<KernelPuts> {
         let preparer = appender.getattr("preparer")?;
         let put_lock = appender.getattr("put_lock")?;
+        let commit_log = appender.getattr("commit_log")?;
+        let gathered = commit_log.getattr_opt("gathered")?;
         Ok(KernelPuts {
-            commit_log: appender.getattr("commit_log")?.unbind(),
+            gathered: gathered.map(|gathered| gathered.cast_into::<PyDict>()).transpose()?.map(Bound::unbind),
+            commit_log: commit_log.unbind(),
             statistics: appender.getattr("put_statistics")?.unbind(),
             topics: preparer.getattr("topics")?.cast_into::<PyDict>()?.unbind(),
             acquire: put_lock.getattr("acquire")?.unbind(),
@@ -151,6 +169,39 @@ impl KernelPuts {
         self.note(py, called, 1)?;
         count(Way::Put, 1);
         Ok(results.pop())
+    }
+
+    /// Check a message for `append_each`, and choose its queue; None: it takes the Python path.
+    fn admit(&self, message: &Bound<'_, PyAny>) -> PyResult<Option<AdmittedMessage>> {
+        let py = message.py();
+        if !self.is_plain_writer(py)? {
+            return Ok(None);
+        }
+        let Some(mut plain) = self.plain(message)? else { return Ok(None) };
+        let (record_size, queue_id) = {
+            let Some(item) = plain.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
+            let Some(record_size) = self.checked_size(py, &item) else { return Ok(None) };
+            (record_size, queue_id_of(py, &item)?)
+        };
+        plain.queue = Queue::Id(queue_id);
+        Ok(Some(AdmittedMessage { message: plain, queue_id, record_size }))
+    }
+
+    /// Put admitted messages, each as a put of its own, and return their results; None: they take the Python path.
+    fn append_each<'py>(&self, batch: &Bound<'py, PyList>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let py = batch.py();
+        let (Ok(mut admitted), Ok(mut items)) = (vec_of(batch.len()), vec_of(batch.len())) else { return Ok(None) };
+        for prepared in batch.iter() {
+            let Ok(prepared) = prepared.cast_into_exact::<AdmittedMessage>() else { return Ok(None) };
+            admitted.push(prepared);
+        }
+        for prepared in &admitted {
+            let Some(item) = prepared.get().message.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
+            items.push(item);
+        }
+        let Some(Appended { results, .. }) = self.append(py, &items, true, false)? else { return Ok(None) };
+        count(Way::PutEach, results.len());
+        Ok(Some(results))
     }
 
     /// Put a list of messages, all or none, and return their results; None: they take the Python path.
@@ -222,6 +273,9 @@ impl KernelPuts {
         if let Some(clock) = &self.clock {
             visit.call(clock)?;
         }
+        if let Some(gathered) = &self.gathered {
+            visit.call(gathered)?;
+        }
         visit.call(&self.topics)
     }
 }
@@ -258,7 +312,7 @@ impl KernelPuts {
     }
 
     /// Read a message of the program; `None`: it is not plain.
-    fn plain<'py>(&self, message: &Bound<'py, PyAny>) -> PyResult<Option<PlainMessage<'py>>> {
+    fn plain(&self, message: &Bound<'_, PyAny>) -> PyResult<Option<PlainMessage>> {
         let py = message.py();
         if !message.get_type().is(&self.message_type) {
             return Ok(None);
@@ -284,8 +338,11 @@ impl KernelPuts {
         self.appender.bind(py).call_method0(intern!(py, "monotonic"))?.extract()
     }
 
-    /// Count a put that took long, as the Python path does.
+    /// Count a put that took long, as the Python path does: not one that waits for the disk, which is counted later.
     pub fn note(&self, py: Python<'_>, called: Called, count: usize) -> PyResult<()> {
+        if self.gathered.is_some() {
+            return Ok(());
+        }
         let taken = match called {
             Called::At(called) => called.elapsed().as_secs_f64(),
             Called::Told(called) => self.told_monotonic(py)? - called,
@@ -295,6 +352,14 @@ impl KernelPuts {
             statistics.call_method1(intern!(py, "note"), (taken, count))?;
         }
         Ok(())
+    }
+
+    /// Return the bytes of an item's record; `None`: it breaks a limit.
+    fn checked_size(&self, py: Python<'_>, item: &Item<'_>) -> Option<usize> {
+        if item.properties_size() > PROPERTIES_SIZE_MAX || item.body.len() > self.body_size_max {
+            return None;
+        }
+        Some(record_size(py, item)).filter(|size| *size <= self.record_size_max)
     }
 
     /// Append *items* as one run and publish them; `None`: nothing has changed, and they take the Python path.
@@ -310,13 +375,7 @@ impl KernelPuts {
     ) -> PyResult<Option<Appended<'py>>> {
         let mut size = 0;
         for item in items {
-            if item.properties_size() > PROPERTIES_SIZE_MAX || item.body.len() > self.body_size_max {
-                return Ok(None);
-            }
-            let record_size = record_size(py, item);
-            if record_size > self.record_size_max {
-                return Ok(None);
-            }
+            let Some(record_size) = self.checked_size(py, item) else { return Ok(None) };
             size += record_size;
         }
         if items.is_empty() || is_batch && size > self.record_size_max {
@@ -329,7 +388,8 @@ impl KernelPuts {
         let lock = PutLock { release };
         let Some(appended) = self.append_run(py, items, size, makes_results)? else { return Ok(None) };
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
-        if !hold(&publisher, &appended)? {
+        let begin = appended.places[0].commit_log_offset;
+        if items.len() > 1 || !hold(&publisher, &appended.records, begin, appended.store_timestamp, &appended.end)? {
             // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
             publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
         }
@@ -361,14 +421,17 @@ impl KernelPuts {
         if end > log.getattr(intern!(py, "safe_until"))?.extract()? && !self.made_safe(log, end)? {
             return Ok(None);
         }
-        let at = (begin - log.getattr(intern!(py, "begin"))?.extract::<i64>()?) as usize;
         let timestamp = self.next_timestamp(appender)?;
         let mut queue_ids = vec_of(items.len()).map_err(no_memory)?;
         for item in items {
             queue_ids.push(queue_id_of(py, item)?);
         }
 
-        let memory = SharedMemory::of(&log.getattr(intern!(py, "memory"))?)?;
+        let (target, at) = match &self.gathered {
+            None => (log.getattr(intern!(py, "memory"))?, begin - log.getattr(intern!(py, "begin"))?.extract::<i64>()?),
+            Some(_) => (PyByteArray::new_with(py, size, |_| Ok(()))?.into_any(), 0),
+        };
+        let (memory, at) = (SharedMemory::of(&target)?, at as usize);
         if !memory.has(at, size) {
             return Err(PyValueError::new_err(format!(
                 "the record does not fit its segment: record_size={size} position={at}"
@@ -448,6 +511,10 @@ impl KernelPuts {
             bytes(py, &run.rows)?,
             bytes(py, &run.texts)?,
         ))?;
+        if let Some(gathered) = &self.gathered {
+            // The entry counts once the log's end lies behind it.
+            gathered.bind(py).set_item(&before, &target)?;
+        }
         run.move_offsets(py)?;
         // From here on nothing can fail: attributes that exist get other values.
         for (at, word) in size_words {
@@ -490,26 +557,6 @@ impl KernelPuts {
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)
     }
-}
-
-/// Hold what a single put has appended, as `HoldingPublisher.publish` does while no reader of the ring needs a look;
-/// false: nothing has changed, and it is to be called.
-fn hold(publisher: &Bound<'_, PyAny>, appended: &Appended<'_>) -> PyResult<bool> {
-    let py = publisher.py();
-    let [place] = &appended.places[..] else { return Ok(false) };
-    let Ok(held) = publisher.getattr(intern!(py, "held"))?.cast_into_exact::<PyList>() else { return Ok(false) };
-    let count = held.len() + 1;
-    if count == 1
-        || count.is_multiple_of(publisher.getattr(intern!(py, "look_every"))?.extract()?)
-        || publisher.getattr(intern!(py, "end"))?.extract::<i64>()? != place.commit_log_offset
-        || publisher.getattr(intern!(py, "store_timestamp"))?.extract::<i64>()? != appended.store_timestamp
-        || publisher.getattr(intern!(py, "size_held"))?.extract::<i64>()? != ROW_SIZE as i64
-    {
-        return Ok(false);
-    }
-    held.append(&appended.records)?;
-    publisher.setattr(intern!(py, "end"), &appended.end)?;
-    Ok(true)
 }
 
 /// Return the bytes of an item's record.

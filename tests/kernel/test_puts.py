@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reput.errors import StoreError
-from reput.kernel import Kernel
+from reput.kernel import VARIABLE, Kernel
 from reput.process.frames.holding_publisher import HoldingPublisher
 from reput.ring import RingMemory, RingReader, RingWriter
 from reput.store.message_store import MessageStore
 from reput.store.record.layout import MESSAGE_MAGIC_CODE, SIZE_AND_MAGIC
-from reput.store.record.message import Message, PutMessageStatus
+from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.publisher import AppendedRecords
-from small_store import UnforcedFiles, small_settings
-from twin_stores import TwinStores
+from small_store import ManualClock, UnforcedFiles, log_bytes, small_settings
+from twin_stores import TwinStores, outcome_of
 
 # Texts of any kind, and those that most messages have.
 WORD = st.text("abcXYZ019_-", min_size=1, max_size=12)
@@ -55,31 +56,61 @@ ANY = st.builds(
     sharding_key=st.one_of(st.none(), TEXT),
 )
 MESSAGE = st.one_of(PLAIN, PLAIN, ANY)
-PUT = st.tuples(st.integers(-1, 2), st.one_of(MESSAGE, st.lists(PLAIN, max_size=12), st.lists(MESSAGE, max_size=6)))
+BATCH = st.one_of(st.lists(PLAIN, max_size=12), st.lists(MESSAGE, max_size=6))
+# One message, a batch, or the messages of an event loop's tasks.
+PUT = st.tuples(st.integers(-1, 2), st.one_of(MESSAGE, BATCH, BATCH.map(tuple)))
 
 
 @pytest.mark.slow
 @pytest.mark.newest_python
 @settings(max_examples=30)
-@given(st.lists(PUT, min_size=1, max_size=25), st.sampled_from([4096, 16384]), st.sampled_from([1000, 65536]))
+@given(
+    st.lists(PUT, min_size=1, max_size=25),
+    st.sampled_from([4096, 16384]),
+    st.sampled_from([1000, 65536]),
+    st.sampled_from(["ASYNC_FLUSH", "SYNC_FLUSH"]),
+)
 def test_any_puts_give_the_same_bytes_results_and_errors(
-    required_kernel: Kernel, puts: list[tuple[int, Any]], segment_size: int, max_message_size: int
+    required_kernel: Kernel, puts: list[tuple[int, Any]], segment_size: int, max_message_size: int, flush: str
 ) -> None:
     """Whatever a program puts, the log, the frames, the results and the errors do not tell which way it went."""
     with tempfile.TemporaryDirectory() as directory:
-        twins = TwinStores(Path(directory), mapped_file_size_commit_log=segment_size, max_message_size=max_message_size)
+        twins = TwinStores(
+            Path(directory),
+            mapped_file_size_commit_log=segment_size,
+            max_message_size=max_message_size,
+            flush_disk_type=flush,
+        )
         for ticks, put in puts:
             twins.clock.ms += ticks
             if isinstance(put, list):
-                twins.both(lambda store, batch=put: store.put_batch(list(batch)))
+                twins.both(lambda store, batch=put: store.appender.append_batch(list(batch)))
+            elif isinstance(put, tuple):
+                twins.both(lambda store, messages=put: put_each(store, messages))
             else:
-                twins.both(lambda store, message=put: store.put(message))
+                twins.both(lambda store, message=put: store.appender.append(message))
         twins.close()
 
 
-def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Path) -> None:
+def put_each(store: MessageStore, messages: Sequence[Message]) -> list[Any]:
+    """Put messages as the tasks of an event loop do, and return what each task gets."""
+    outcomes, admitted = [], []
+    for message in messages:
+        outcome = outcome_of(lambda store, message=message: store.appender.admit(message), store)
+        if isinstance(outcome[0], Message):
+            admitted.append(outcome)
+        else:
+            outcomes.append(outcome)
+    if not admitted:
+        return outcomes
+    stored = store.appender.append_each([message for message, _ in admitted], [prepared for _, prepared in admitted])
+    return [*outcomes, *[str(outcome) if isinstance(outcome, StoreError) else outcome for outcome in stored]]
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Path, flush: str) -> None:
     """Once the writer has met a topic and its tags, each plain message that fits its segment is put by the kernel."""
-    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20)
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20, flush_disk_type=flush)
     messages = [
         Message("orders", b"body", tags="TagA", keys=["key"]),
         Message("orders", b"", keys="two keys"),
@@ -87,15 +118,47 @@ def test_plain_puts_go_through_the_kernel(required_kernel: Kernel, tmp_path: Pat
         Message("orders", b"body", tags="grün", keys=("ключ",), flag=7, queue_id=5),
     ]
     for message in messages:
-        twins.both(lambda store, message=message: store.put(message))
+        twins.both(lambda store, message=message: store.appender.append(message))
     before = required_kernel.counts()
     for message in messages:
-        twins.both(lambda store, message=message: store.put(message))
-    twins.both(lambda store: store.put_batch(messages))
+        twins.both(lambda store, message=message: store.appender.append(message))
+    twins.both(lambda store: store.appender.append_batch(messages))
+    twins.both(lambda store: put_each(store, messages))
     after = required_kernel.counts()
     twins.close()
-    assert after["put"] - before["put"] == len(messages)
-    assert after["put_batch"] - before["put_batch"] == len(messages)
+    for way in ("put", "put_batch", "put_each"):
+        assert after[way] - before[way] == len(messages)
+
+
+def test_a_task_keeps_its_queue_when_its_put_takes_the_python_path(required_kernel: Kernel, tmp_path: Path) -> None:
+    """One of the messages that tasks put together is not plain: all go to the queues whose turn it was, in order."""
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20, flush_disk_type="SYNC_FLUSH")
+    plain = Message("spread", b"body")
+    before = required_kernel.counts()
+    stored: list[PutMessageResult] = []
+    for messages in ([plain], [plain, plain, Message("spread", b"", properties={"a": "b"}), plain], [plain]):
+        stored += twins.both(lambda store, messages=messages: put_each(store, messages))
+    assert required_kernel.counts()["put_each"] - before["put_each"] == 1
+    assert [result.queue_id for result in stored] == [0, 1, 2, 0, 1, 2]
+    twins.close()
+
+
+def test_puts_to_disk_are_written_as_the_python_path_writes_them(required_kernel: Kernel, tmp_path: Path) -> None:
+    """What the kernel gathers is in the files when its puts return."""
+    logs = []
+    for mode in ("require", "off"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLE, mode)
+            settings = small_settings(mapped_file_size_commit_log=1 << 16, flush_disk_type="SYNC_FLUSH")
+            store = MessageStore(tmp_path / mode, settings, clock=ManualClock())
+        for number in range(20):
+            store.put(Message("orders", b"body" * number, tags="TagA", keys=f"key-{number}"))
+        store.put_batch([Message("orders", b"body", tags="TagA")] * 3)
+        assert store.durable == store.appended
+        logs.append(log_bytes(store.directory))
+        store.close(views_complete=False)
+    assert logs[0] == logs[1]
+    assert logs[0].count(b"body" * 19) == 1
 
 
 class CountedPublisher(HoldingPublisher):

@@ -19,7 +19,7 @@ import msgspec
 from reput.embedded.durable_waits import DurableWaits
 from reput.store.message_store import MessageStore
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
-from reput.store.writer.message_preparer import Prepared
+from reput.store.writer.appender import Admitted
 
 __all__ = ["GroupedPuts"]
 
@@ -41,7 +41,7 @@ class Group:
 
     def __init__(self) -> None:
         self.messages: list[Message | None] = []
-        self.prepared: list[Prepared] = []
+        self.prepared: list[Admitted] = []
         self.futures: list[asyncio.Future[PutMessageResult]] = []
         self.size = 0
 
@@ -72,7 +72,7 @@ class GroupedPuts:
         """Whether the calling thread runs the loop."""
         return asyncio.get_running_loop() is self.loop
 
-    def put(self, message: Message | None, prepared: Prepared) -> asyncio.Future[PutMessageResult]:
+    def put(self, message: Message | None, prepared: Admitted) -> asyncio.Future[PutMessageResult]:
         """Return a future for the result of the put. Cancelled in the same turn, the message is not stored.
 
         *message* is None if it was encoded without a `Message`.

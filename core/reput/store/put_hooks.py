@@ -14,8 +14,8 @@ from reput.errors import ConfigError, MessageIllegal, StoreError
 from reput.settings import Settings
 from reput.store.message_store import MessageStore
 from reput.store.record.message import Message, PutMessageResult
-from reput.store.writer.appender import Appender
-from reput.store.writer.message_preparer import MessagePreparer, Prepared
+from reput.store.writer.appender import Admitted, Appender
+from reput.store.writer.message_preparer import MessagePreparer
 from reput.store.writer.store_files import StoreFiles
 
 __all__ = ["HookedMessageStore"]
@@ -75,15 +75,15 @@ class HookedAppender(Appender):
             self.tell_stored(message, result)
         return results
 
-    def admit(self, message: Message) -> tuple[Message, Prepared]:
+    def admit(self, message: Message) -> tuple[Message, Admitted]:
         """Check and encode *message* for `append_each`; return what will be stored, and that encoded."""
         return super().admit(self.to_store(message))
 
     def append_each(
-        self, messages: Sequence[Message | None], batch: list[Prepared]
+        self, messages: Sequence[Message | None], admitted: list[Admitted]
     ) -> Sequence[PutMessageResult | StoreError]:
-        """Store *messages*, admitted as *batch*, each as a put of its own, without waiting for the disk."""
-        outcomes = super().append_each(messages, batch)
+        """Store *messages*, admitted as *admitted*, each as a put of its own, without waiting for the disk."""
+        outcomes = super().append_each(messages, admitted)
         for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, PutMessageResult) and message is not None:
                 self.tell_stored(message, outcome)

@@ -20,7 +20,7 @@ from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreBusy, StoreError
 from reput.remoting.turn import Turn
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
-from reput.store.writer.message_preparer import Prepared
+from reput.store.writer.appender import Admitted
 
 __all__ = ["Outcome", "PendingPuts"]
 
@@ -46,7 +46,7 @@ class PendingPuts:
         self.appender = engine.writer.appender
         self.loop = asyncio.get_running_loop()
         self.messages: list[Message | None] = []
-        self.prepared: list[Prepared] = []
+        self.prepared: list[Admitted] = []
         self.answers: list[Callable[[Outcome], None]] = []
         self.waiting_count = 0
         self.replicas = replicas
@@ -65,7 +65,7 @@ class PendingPuts:
         self.add(*self.appender.admit(message), answer, waits=waits)
 
     def add(
-        self, message: Message | None, prepared: Prepared, answer: Callable[[Outcome], None], *, waits: bool
+        self, message: Message | None, prepared: Admitted, answer: Callable[[Outcome], None], *, waits: bool
     ) -> None:
         """As `put`, for an encoded message; *message* is None if it was encoded without a `Message`."""
         if waits and self.replicas is not None:

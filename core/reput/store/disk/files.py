@@ -125,7 +125,7 @@ class Mapping:
         while written < len(data):
             written += os.pwrite(self.descriptor, data[written:], at + written)
 
-    def write_forced(self, data: bytes | memoryview, at: int) -> None:
+    def write_forced(self, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write all of *data* by position and force it to disk; no other writes are forced.
 
         One system call if the system supports it: after each call, a computing thread may hold the interpreter lock for

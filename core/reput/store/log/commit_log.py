@@ -135,7 +135,7 @@ class CommitLog:
         """
         return self.appended
 
-    def peek(self, commit_log_offset: int) -> bytes | memoryview | None:
+    def peek(self, commit_log_offset: int) -> bytes | bytearray | memoryview | None:
         """Return the bytes at *commit_log_offset* that are in no file yet; None: the files have them. Under the put
         lock."""
         return None

@@ -51,7 +51,7 @@ class GroupCommitLog(CommitLog):
         # Appended but not forced ranges, by their first offset; no entry crosses a segment's end. An entry counts once
         # `appended` lies behind it, and is removed once `durable` does. So a put that is interrupted in between, by
         # Ctrl-C or a lack of memory, leaves the log as it was, and the next put goes to the same place.
-        self.gathered: dict[int, bytes | memoryview] = {}
+        self.gathered: dict[int, bytes | bytearray | memoryview] = {}
         self.forcing = threading.Lock()
         super().__init__(directory, segment_size, end, files, warm_up=warm_up, force_pages=force_pages, threads=threads)
 
@@ -60,7 +60,7 @@ class GroupCommitLog(CommitLog):
         """Commit-log offset up to which the files hold what was appended."""
         return self.durable
 
-    def peek(self, commit_log_offset: int) -> bytes | memoryview | None:
+    def peek(self, commit_log_offset: int) -> bytes | bytearray | memoryview | None:
         """As `CommitLog`; *commit_log_offset* is where one call of `append` began."""
         return self.gathered.get(commit_log_offset)
 
@@ -125,10 +125,11 @@ class GroupCommitLog(CommitLog):
 
     def make_safe(self, end: int) -> None:
         """As `CommitLog`; forces the log if much was gathered."""
-        super().make_safe(end)
-        # After a running force, another one follows for the bytes that came meanwhile.
+        # After a running force, another one follows for the bytes that came meanwhile. It comes first: if it fails, so
+        # does the next put.
         if end - self.durable > (GATHERED_BEHIND_MAX if self.forcing.locked() else GATHERED_MAX):
             self.flush()
+        super().make_safe(end)
 
     def populate(self, segment: OpenSegment, at: int, size: int) -> None:
         """Do nothing: no page is written through the mapping."""

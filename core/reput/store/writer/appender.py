@@ -14,13 +14,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import setitem
+from typing import TypeAlias
+
+import msgspec
 
 from reput.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly
+from reput.kernel import AdmittedMessage
 from reput.store.disk.shortages import tell_store_error
 from reput.store.log.commit_log import take_all
 from reput.store.log.page_cache_watch import PageCacheWatch
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus, check_topic
-from reput.store.record.message_encoder import RecordHead, encode_message, encode_run, with_further_offsets
+from reput.store.record.message_encoder import (
+    EncodedMessage,
+    RecordHead,
+    encode_message,
+    encode_run,
+    with_further_offsets,
+)
 from reput.store.record.multi_dispatch import QUEUE_OFFSETS_NAME
 from reput.store.record.record import decode_record
 from reput.store.state.closed_store import closed_store
@@ -32,10 +42,13 @@ from reput.store.writer.put_statistics import PutStatistics
 from reput.store.writer.store_files import StoreFiles
 from reput_hooks import Record
 
-__all__ = ["Appender"]
+__all__ = ["Admitted", "Appender"]
 
 # Looked up once: reading an enum's attribute costs as much as making the result that holds it.
 PUT_OK = PutMessageStatus.PUT_OK
+
+# A message that is checked, with its queue: encoded, or for the kernel.
+Admitted: TypeAlias = Prepared | AdmittedMessage
 
 
 class Appender:
@@ -182,7 +195,7 @@ class Appender:
             self.put_statistics.note(taken, len(results))
         return results
 
-    def admit(self, message: Message) -> tuple[Message, Prepared]:
+    def admit(self, message: Message) -> tuple[Message, Admitted]:
         """Check and encode *message* for `append_each`; return what will be stored, and that encoded.
 
         Raises:
@@ -190,7 +203,8 @@ class Appender:
             StoreBusy: another put is stuck.
         """
         self.refuse_when_stuck()
-        return message, self.prepare(message)
+        admitted = None if self.kernel is None else self.kernel.admit(message)
+        return message, self.prepare(message) if admitted is None else admitted
 
     def refuse_when_stuck(self) -> None:
         """Refuse a put while another one is stuck.
@@ -202,9 +216,9 @@ class Appender:
             raise self.busy_refusal()
 
     def append_each(
-        self, messages: Sequence[Message | None], batch: list[Prepared]
+        self, messages: Sequence[Message | None], admitted: list[Admitted]
     ) -> Sequence[PutMessageResult | StoreError]:
-        """Store *messages*, admitted as *batch*, each as a put of its own, under one lock, without waiting for the
+        """Store *messages*, admitted as *admitted*, each as a put of its own, under one lock, without waiting for the
         disk.
 
         Args:
@@ -213,6 +227,11 @@ class Appender:
         Returns:
             for each message where it is, or why it is not stored.
         """
+        if self.kernel is not None:
+            results = self.kernel.append_each(admitted)
+            if results is not None:
+                return results
+        batch = [self.prepare_admitted(*each) for each in zip(messages, admitted, strict=True)]
         outcomes: list[PutMessageResult | StoreError] = []
         with self.put_lock:
             if self.closed or self.read_only_reason is not None or self.disk_full_reason is not None:
@@ -227,6 +246,13 @@ class Appender:
                     # Nothing of the run is stored. There may be room for one message, though not for all.
                     outcomes += [self.append_alone(prepared, timestamp) for prepared in run]
         return outcomes
+
+    def prepare_admitted(self, message: Message | None, admitted: Admitted) -> Prepared:
+        """Return an admitted message encoded for the Python path."""
+        if isinstance(admitted, EncodedMessage):
+            return admitted
+        assert message is not None
+        return self.prepare(msgspec.structs.replace(message, queue_id=admitted.queue_id))
 
     def append_alone(self, prepared: Prepared, timestamp: int) -> PutMessageResult | StoreError:
         """Append one message, or return why not. Under the put lock."""

@@ -22,7 +22,7 @@ from reput.store.record.record_columns import RecordColumns, locate_records
 from reput.store.recovery.log_walk import last_offsets, next_queue_offsets
 from reput.store.state.followed_master import follows_refusal
 from reput.store.state.topic_deletions import TopicDeletion
-from reput.store.writer.appender import Appender
+from reput.store.writer.appender import Admitted, Appender
 from reput.store.writer.copied_run import CopiedRun
 from reput.store.writer.message_preparer import MessagePreparer, Prepared
 from reput.store.writer.publisher import AppendedRecords
@@ -203,15 +203,15 @@ class FollowingAppender(Appender):
         """Refuse them."""
         self.refuse_messages()
 
-    def admit(self, message: Message) -> tuple[Message, Prepared]:
+    def admit(self, message: Message) -> tuple[Message, Admitted]:
         """Refuse it."""
         self.refuse_messages()
 
     def append_each(
-        self, messages: Sequence[Message | None], batch: list[Prepared]
+        self, messages: Sequence[Message | None], admitted: list[Admitted]
     ) -> Sequence[PutMessageResult | StoreError]:
         """Refuse each."""
-        return [follows_refusal(self.directory, self.ha_address) for _ in batch]
+        return [follows_refusal(self.directory, self.ha_address) for _ in admitted]
 
     def delete_topic(self, topic: str) -> int:
         """Refuse it: the master's deletions count."""

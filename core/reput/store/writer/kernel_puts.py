@@ -1,4 +1,4 @@
-"""Which writers put through the kernel: those whose log is a mapping, and that have no hooks."""
+"""Which writers put through the kernel: those without hooks, and without a transient pool."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from reput.errors import StoreError
 from reput.kernel import KernelPuts, kernel
 from reput.store.disk.files import Clock
 from reput.store.log.commit_log import CommitLog
+from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.publisher import AppendedRecords
 
@@ -15,13 +16,13 @@ __all__ = ["kernel_puts"]
 def kernel_puts(appender: object, commit_log: CommitLog, clock: Clock) -> KernelPuts | None:
     """Return the compiled puts of *appender*; None: it takes the Python path.
 
-    Logs that gather messages in memory first, the transient pool's and that of SYNC_FLUSH, take the Python path.
+    The log of a transient pool takes the Python path.
 
     Raises:
         ConfigError: REPUT_KERNEL asks for a kernel that cannot be used.
     """
     found = kernel()
-    if found is None or type(commit_log) is not CommitLog:
+    if found is None or type(commit_log) not in (CommitLog, GroupCommitLog):
         return None
     told = None if type(clock) is Clock else clock
     return found.KernelPuts(
