@@ -7,7 +7,9 @@ use std::mem::MaybeUninit;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::word_order;
@@ -138,6 +140,16 @@ impl SharedWords {
     pub fn store(&self, index: usize, value: u64) {
         assert!(self.are_writable());
         word_order::store(self.word(index), value);
+    }
+}
+
+/// Return a copy of *data*; an error if there is no memory for it, where `PyBytes::new` panics.
+pub fn bytes<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let size = data.len().cast_signed();
+    // SAFETY: address and size are those of *data*. The call returns a new object of bytes, or null and an error.
+    unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(data.as_ptr().cast(), size))
+            .map(|made| made.cast_into_unchecked())
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::TryReserveError;
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+
+pub use crate::memory::bytes;
 
 /// Return an empty vector with room for *count* elements.
 pub fn vec_of<T>(count: usize) -> Result<Vec<T>, TryReserveError> {
@@ -17,14 +18,6 @@ pub fn vec_of<T>(count: usize) -> Result<Vec<T>, TryReserveError> {
 /// Return the error that Python raises where there is no memory.
 pub fn no_memory(_: TryReserveError) -> PyErr {
     PyMemoryError::new_err(())
-}
-
-/// Return a copy of *data*.
-pub fn bytes<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, data.len(), |target| {
-        target.copy_from_slice(data);
-        Ok(())
-    })
 }
 
 #[cfg(test)]

@@ -58,6 +58,28 @@ def test_what_was_not_acknowledged_is_given_again(store):
         assert bodies_of(consumer, 2) == ["b", "c"]
 
 
+def test_only_unfinished_messages_are_given_again(store):
+    """However many are done behind one that is not, the queue keeps no more than those in flight."""
+    put(store, *map(str, range(100)))
+    opened = [store.consumer("billing", "orders", begin="earliest") for _ in range(3)]
+    queue = opened[0]._shared.queues["orders", 0]
+    first, second, third = sorted(opened, key=lambda consumer: queue.owner is not consumer._member)
+    given = [first.receive(WAIT_S) for _ in range(90)]
+    for record in given:
+        if record.queue_offset not in (3, 40, 80):
+            first.ack(record)
+    assert len(queue.in_flight) == 3
+    first.close()
+    assert len(queue.unfinished) == 3
+    heir, last = sorted((second, third), key=lambda consumer: queue.owner is not consumer._member)
+    again = [heir.receive(WAIT_S) for _ in range(2)]
+    assert [record.queue_offset for record in again] == [3, 40]
+    heir.ack(again[0])
+    heir.close()
+    assert bodies_of(last, 12) == ["40", "80", *map(str, range(90, 100))]
+    last.close()
+
+
 def all_were_told(store, group: str, topic: str) -> None:
     """Wait until consumers were notified of all puts, and the notifier no longer refers to any of them."""
     store.wait_for("consume_queue", store.appended, WAIT_S)
