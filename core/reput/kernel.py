@@ -32,6 +32,7 @@ __all__ = [
     "AdmittedMessage",
     "Kernel",
     "KernelConsumer",
+    "KernelHeldRecords",
     "KernelLock",
     "KernelPuts",
     "KernelReads",
@@ -50,7 +51,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 10
+PROTOCOL = 11
 MODULE = "reput_kernel"
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
@@ -90,6 +91,30 @@ class KernelPuts(Protocol):
         self, topic: str, queue_id: int, body: bytes, head: object, of_batch: bytes, added: bytes
     ) -> list[Any] | None:
         """Put the messages of a batch that a client sent, as one run, and return their results."""
+
+
+class KernelHeldRecords(Protocol):
+    """As `reput.process.frames.held_records`; the kernel's puts add to it without a call of Python."""
+
+    end: int
+    store_timestamp: int
+    is_open: bool
+    is_watched: bool
+
+    def __len__(self) -> int:
+        """Return how many records are held."""
+
+    def add(self, records: Any) -> int:
+        """Hold an `AppendedRecords` of one row, and return how many are held."""
+
+    def pieces(self) -> list[Any]:
+        """Return what is held, as one `AppendedRecords` for each segment."""
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+
+    def release(self) -> None:
+        """Let go of the ring's words."""
 
 
 class SendRequests(Protocol):
@@ -266,6 +291,7 @@ class Kernel(Protocol):
     KernelReads: Callable[..., KernelReads]
     KernelConsumer: Callable[..., KernelConsumer]
     GroupLock: type[Any]
+    HeldRecords: Callable[..., KernelHeldRecords]
     KernelSends: Callable[..., KernelSends]
     ViewWords: Callable[..., ViewWords]
     RingWords: Callable[[memoryview], RingWords]

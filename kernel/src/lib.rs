@@ -11,7 +11,7 @@ mod fetched;
 mod fuzz;
 mod gets;
 mod group_lock;
-mod hold;
+mod held_records;
 mod index;
 mod interpreter;
 mod item;
@@ -46,7 +46,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 10;
+const PROTOCOL: u32 = 11;
 
 /// The compiled path of what costs reput most.
 #[pymodule]
@@ -67,6 +67,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<fetched::FetchedRecords>()?;
     module.add_class::<gets::KernelReads>()?;
     module.add_class::<group_lock::GroupLock>()?;
+    module.add_class::<held_records::HeldRecords>()?;
     module.add_class::<view_words::ViewWords>()?;
     module.add_class::<ring_words::RingWords>()?;
     module.add_class::<ring_words::RingBarrier>()?;

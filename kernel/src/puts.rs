@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyIterator, PyList};
 
 use crate::counters::{Way, count};
-use crate::hold::hold;
+use crate::held_records::{Held, HeldRecords};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
 use crate::memory::{SharedMemory, WORD_SIZE};
@@ -95,9 +95,17 @@ pub struct Appended<'py> {
     pub store_timestamp: i64,
     /// `PutMessageResult` of each item; empty if they were not asked for.
     pub results: Vec<Bound<'py, PyAny>>,
-    records: Bound<'py, PyAny>,
-    /// Where the log ends now.
-    end: Bound<'py, PyInt>,
+    publication: Publication<'py>,
+}
+
+/// What is left to do, after a run was appended, to publish it.
+enum Publication<'py> {
+    /// The records are to be published.
+    Due(Bound<'py, PyAny>),
+    /// The record is held, and everything that is held is to be published.
+    Release,
+    /// The record is held.
+    Held,
 }
 
 /// A plain message, checked, with its queue, for `KernelPuts.append_each`.
@@ -386,12 +394,13 @@ impl KernelPuts {
         }
         let release = self.release.bind(py);
         let lock = PutLock { release };
-        let Some(appended) = self.append_run(py, items, size, makes_results)? else { return Ok(None) };
         let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
-        let begin = appended.places[0].commit_log_offset;
-        if items.len() > 1 || !hold(&publisher, &appended.records, begin, appended.store_timestamp, &appended.end)? {
-            // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
-            publisher.call_method1(intern!(py, "publish"), (&appended.records,))?;
+        let Some(appended) = self.append_run(py, items, size, makes_results, &publisher)? else { return Ok(None) };
+        // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
+        match &appended.publication {
+            Publication::Due(records) => drop(publisher.call_method1(intern!(py, "publish"), (records,))?),
+            Publication::Release => drop(publisher.call_method0(intern!(py, "release"))?),
+            Publication::Held => {}
         }
         drop(lock);
         Ok(Some(appended))
@@ -406,6 +415,7 @@ impl KernelPuts {
         items: &[Item<'_>],
         size: usize,
         makes_results: bool,
+        publisher: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Appended<'py>>> {
         let appender = self.appender.bind(py);
         let log = self.commit_log.bind(py);
@@ -499,18 +509,27 @@ impl KernelPuts {
             queue.size += record_size as i64;
         }
 
-        let end = end.into_pyobject(py)?;
+        let end_object = end.into_pyobject(py)?;
         let ordinal = appender.getattr(intern!(py, "ordinal"))?.extract::<i64>()? + items.len() as i64;
-        let ordinal = ordinal.into_pyobject(py)?;
-        let records = self.records_type.bind(py).call1((
-            &before,
-            &end,
-            &time,
-            &ordinal,
-            run.names(py)?,
-            bytes(py, &run.rows)?,
-            bytes(py, &run.texts)?,
-        ))?;
+        let ordinal_object = ordinal.into_pyobject(py)?;
+        let names = run.names(py)?;
+        let held = Held { begin, end, store_timestamp: timestamp, ordinal, row: &run.rows, texts: &run.texts };
+        let holder = match publisher.getattr(intern!(py, "held"))?.cast_into::<HeldRecords>() {
+            Ok(holder) if items.len() == 1 && holder.get().make_room(&held)? => Some(holder),
+            _ => None,
+        };
+        let records = match &holder {
+            Some(_) => None,
+            None => Some(self.records_type.bind(py).call1((
+                &before,
+                &end_object,
+                &time,
+                &ordinal_object,
+                &names,
+                bytes(py, &run.rows)?,
+                bytes(py, &run.texts)?,
+            ))?),
+        };
         if let Some(gathered) = &self.gathered {
             // The entry counts once the log's end lies behind it.
             gathered.bind(py).set_item(&before, &target)?;
@@ -521,10 +540,15 @@ impl KernelPuts {
             memory.write_word(at, word);
         }
         drop(memory);
-        log.setattr(intern!(py, "appended"), &end)?;
+        log.setattr(intern!(py, "appended"), &end_object)?;
         run.add_put_sizes(py)?;
-        appender.setattr(intern!(py, "ordinal"), ordinal)?;
-        Ok(Some(Appended { places, store_timestamp: timestamp, results, records, end }))
+        appender.setattr(intern!(py, "ordinal"), ordinal_object)?;
+        let publication = match (holder, records) {
+            (_, Some(records)) => Publication::Due(records),
+            (Some(holder), None) if holder.get().hold(&held, &names)? => Publication::Release,
+            (_, None) => Publication::Held,
+        };
+        Ok(Some(Appended { places, store_timestamp: timestamp, results, publication }))
     }
 
     /// Make room up to *end* in the present segment; false: the segment ends before, or the disk has no room.

@@ -78,19 +78,19 @@ impl Run {
     }
 
     /// Return (topic, queue id) of each queue, in the form that publishers expect.
-    pub fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         if let [queue] = &self.queues[..] {
             // All puts to a queue share one list, because publishers compare these lists.
             let queues = queue.topic.queues.bind(py);
             if let Some(names) = queues.get_item(queue.queue_id)? {
-                return Ok(names);
+                return Ok(names.cast_into()?);
             }
             let names = PyList::new(py, [self.name(py, queue)?])?;
             queues.set_item(queue.queue_id, &names)?;
-            return Ok(names.into_any());
+            return Ok(names);
         }
         let names = self.queues.iter().map(|queue| self.name(py, queue)).collect::<PyResult<Vec<_>>>()?;
-        Ok(PyList::new(py, names)?.into_any())
+        PyList::new(py, names)
     }
 
     fn name<'py>(&self, py: Python<'py>, queue: &RunQueue) -> PyResult<Bound<'py, PyTuple>> {

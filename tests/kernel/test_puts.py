@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from reput.errors import StoreError
 from reput.kernel import VARIABLE, Kernel
+from reput.process.frames.held_records import HeldRecords
 from reput.process.frames.holding_publisher import HoldingPublisher
 from reput.ring import RingMemory, RingReader, RingWriter
 from reput.store.message_store import MessageStore
@@ -173,9 +174,11 @@ class CountedPublisher(HoldingPublisher):
 
 def test_the_kernel_holds_single_puts_for_the_same_frames(required_kernel: Kernel, tmp_path: Path) -> None:
     """After each put the readers of both rings have the same, and as many records wait for the next ones."""
-    twins = TwinStores(tmp_path, mapped_file_size_commit_log=1 << 20)
-    message = Message("orders", b"body", tags="TagA", keys=["key"])
-    twins.both(lambda store: store.put(message))
+    segment_size = 4096
+    twins = TwinStores(tmp_path, mapped_file_size_commit_log=segment_size)
+    queues = [Message("orders", b"body", tags="TagA", keys=["key"], queue_id=queue_id) for queue_id in (0, 1, 2, 1)]
+    for message in queues:
+        twins.both(lambda store, message=message: store.put(message))
     publishers: list[CountedPublisher] = []
     readers: list[RingReader] = []
     with contextlib.ExitStack() as opened:
@@ -184,26 +187,57 @@ def test_the_kernel_holds_single_puts_for_the_same_frames(required_kernel: Kerne
             opened.callback(memory.close)
             ring = RingWriter(memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
             readers.append(RingReader(memory, memory.open_cell(1)))
-            publishers.append(CountedPublisher(ring, 1, lambda reason: None, lambda: None, 1 << 20))
+            publishers.append(CountedPublisher(ring, 1, lambda reason: None, lambda: None, segment_size))
             store.attach(publishers[-1], needs_properties=False)
-        for number in range(60):
+        publishers[1].held = HeldRecords(segment_size)
+        for number in range(120):
             # Another millisecond, a batch, and a record that was not published come between.
             twins.clock.ms += number % 23 == 22
             if number % 31 == 30:
-                twins.both(lambda store: store.put_batch([message, message]))
+                twins.both(lambda store: store.put_batch([queues[0], queues[1]]))
             elif number == 40:
                 for publisher in publishers:
-                    publisher.end -= 1
+                    publisher.held.end -= 1
             else:
-                twins.both(lambda store: store.put(message))
+                message = queues[number // 5 % len(queues)]
+                twins.both(lambda store, message=message: store.put(message))
             frames = [reader.read() for reader in readers]
             assert frames[0] == frames[1]
-            held = [publisher.held for publisher in publishers]
+            held = [(publisher.held.pieces() if publisher.held else [], publisher.held.end) for publisher in publishers]
             assert held[0] == held[1]
-            assert len({publisher.end for publisher in publishers}) == 1
+        assert twins.stores[0].appended > 3 * segment_size
         twins.close()
     by_kernel, by_python = (publisher.calls for publisher in publishers)
-    assert by_kernel < by_python * 2 / 3
+    assert by_kernel < by_python / 3
+
+
+def test_the_kernel_publishes_what_it_holds_for_a_reader_that_parks(required_kernel: Kernel, tmp_path: Path) -> None:
+    """With the next record if nothing is held, at the next look otherwise."""
+    settings = small_settings(mapped_file_size_commit_log=1 << 20)
+    store = MessageStore(tmp_path / "store", settings, files=UnforcedFiles(), clock=ManualClock())
+    message = Message("orders", b"body", tags="TagA")
+    store.put(message)
+    memory = RingMemory.create(1 << 16, 4)
+    cell = memory.open_cell(1)
+    ring = RingWriter(memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
+    publisher = CountedPublisher(ring, 1, lambda reason: None, lambda: None, 1 << 20)
+    store.attach(publisher, needs_properties=False)
+    for _ in range(3):
+        store.put(message)
+    assert len(publisher.held) == 2
+    cell.begin_parking(frames=True, durable=None, predecessors=0, progress=0)
+    store.put(message)
+    assert len(publisher.held) == 3
+    store.put(message)
+    assert (len(publisher.held), memory.header.appended) == (0, store.appended)
+    cell.end_parking()
+    cell.begin_parking(frames=True, durable=None, predecessors=0, progress=0)
+    store.put(message)
+    assert (len(publisher.held), memory.header.appended) == (0, store.appended)
+    assert publisher.calls == 2
+    cell.end_parking()
+    store.close(views_complete=False)
+    memory.close()
 
 
 def test_a_batch_that_is_cut_off_leaves_nothing_that_looks_like_a_record(

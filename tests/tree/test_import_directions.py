@@ -28,6 +28,7 @@ IMPORTS: dict[str, set[str]] = {
     "reput.process": {
         "reput_hooks",
         "reput.errors",
+        "reput.kernel",
         "reput.settings",
         "reput.in_thread",
         "reput.store",

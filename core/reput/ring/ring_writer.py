@@ -8,6 +8,7 @@ anywhere in here, as Ctrl-C does, the frame may be missing or its wake-ups delay
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 from reput.errors import RingClosed, RingError
 from reput.ring import layout
@@ -25,6 +26,9 @@ from reput.ring.layout import (
     WORD_SIZE,
 )
 from reput.ring.ring_memory import RingMemory
+
+if TYPE_CHECKING:
+    from reput.kernel import Kernel, KernelHeldRecords
 
 __all__ = ["RingWriter"]
 
@@ -169,6 +173,11 @@ class RingWriter:
     def has_parked(self) -> bool:
         """Tell whether a reader has parked, or has resumed, since the last `publish`."""
         return self._parked != self._seen
+
+    def kernel_held(self, kernel: Kernel, *arguments: Any) -> KernelHeldRecords:
+        """Return an object in which the kernel's puts hold records, and for which it looks at this ring's readers."""
+        held = kernel.HeldRecords(*arguments, self._words, HELD, self._parked, self._seen)
+        return self._memory.keep(held)
 
     def end_hold(self) -> None:
         """Clear the held flag; the next `publish` brings the held records and wakes the parked readers."""

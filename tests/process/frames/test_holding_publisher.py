@@ -15,7 +15,8 @@ import pytest
 from process.frames.test_frame import columns_of
 from reput.process.frames import holding_publisher
 from reput.process.frames.frame import decode_frame
-from reput.process.frames.holding_publisher import HELD_MAX, HoldingPublisher
+from reput.process.frames.held_records import held_records
+from reput.process.frames.holding_publisher import HELD_MAX, LOOK_EVERY, HoldingPublisher
 from reput.process.frames.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
 from reput.ring.layout import CELL_WORDS, HELD, PARKED
@@ -139,7 +140,7 @@ def test_a_segment_ends_only_before_what_is_told_at_once(log, tmp_path, flush_di
     """For all mixtures of single and batch puts, forced together, and held, within one millisecond."""
     chance = random.Random(1)
     store = open_store(tmp_path, files=UnforcedFiles(), flush_disk_type=flush_disk_type)
-    log.publisher.segment_size = store.segment_size
+    log.publisher.held = held_records(log.writer, store.segment_size, HELD_MAX, LOOK_EVERY)
     store.attach(log.publisher, needs_properties=False)
     at, ordinal = 0, 0
     for _ in range(600):
@@ -180,7 +181,7 @@ def test_changes_of_the_log_come_behind_what_is_held(log, change):
     log.put(2)
     change(log.publisher)
     assert [frame[1] for frame in log.read()[:2]] == [100, 200]
-    assert log.publisher.held == []
+    assert not log.publisher.held
 
 
 def test_nothing_is_held_while_somebody_is_parked(log):
@@ -216,7 +217,7 @@ def test_what_nobody_asks_for_is_published_soon(log):
     for _ in range(3):
         log.put(4)
         end = time.monotonic() + LIMIT_S
-        while log.memory.header.appended < log.count * 100 or log.publisher.is_watched:
+        while log.memory.header.appended < log.count * 100 or log.publisher.held.is_watched:
             assert time.monotonic() < end
             time.sleep(0.001)
     service.stop()

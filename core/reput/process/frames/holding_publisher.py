@@ -15,12 +15,16 @@ A dead or paused dispatcher does not ask, so while records are held the service 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import groupby
+from typing import TYPE_CHECKING
 
 from reput.process.frames.frame_publisher import FramePublisher
+from reput.process.frames.held_records import HeldRecords, held_records
 from reput.ring import RingWriter
-from reput.store.writer.publisher import AppendedRecords, merge_appended
+from reput.store.writer.publisher import AppendedRecords
 from reput_hooks.dispatch import ROW_SIZE
+
+if TYPE_CHECKING:
+    from reput.kernel import KernelHeldRecords
 
 __all__ = ["HoldingPublisher"]
 
@@ -37,11 +41,9 @@ class HoldingPublisher(FramePublisher):
     """A `FramePublisher` on a ring between processes.
 
     Attributes:
-        is_watched: the `ReleaseService` checks by itself for held records.
-        look_every: `LOOK_EVERY`, for the kernel.
+        held: the held records. Each is complete, since Ctrl-C may come between any two steps of a put: the next record
+            then does not begin where that one ended, and is not held behind it.
     """
-
-    look_every = LOOK_EVERY
 
     def __init__(
         self,
@@ -54,68 +56,59 @@ class HoldingPublisher(FramePublisher):
         """*watch* is called, under the put lock, when records become held while the service is not checking."""
         super().__init__(writer, epoch, on_read_only)
         self.ring = writer
-        self.segment_size = segment_size
         self.watch = watch
-        self.is_watched = False
-        # Where the last record ends, and when it was stored.
-        self.end = self.store_timestamp = -1
-        # Only records whose rows have this many bytes are held: one row; -1 holds none.
-        self.size_held = ROW_SIZE
-        # Each entry is complete, since Ctrl-C may come between any two steps of a put: the next record then does not
-        # begin where that one ended, and is not held behind it.
-        self.held: list[AppendedRecords] = []
+        self.held: HeldRecords | KernelHeldRecords = held_records(writer, segment_size, HELD_MAX, LOOK_EVERY)
 
     def publish(self, records: AppendedRecords) -> None:
-        """Hold a single record that begins where the last one ended, in the same millisecond; publish all others."""
+        """Hold a single record that begins where the last one ended, in the same millisecond; publish all others.
+
+        The kernel does the same for its puts, from the second one that is held.
+        """
+        held = self.held
         end, store_timestamp = records.end, records.store_timestamp
         if (
-            store_timestamp == self.store_timestamp
-            and records.begin == self.end
-            and len(records.rows) == self.size_held
+            store_timestamp == held.store_timestamp
+            and records.begin == held.end
+            and len(records.rows) == ROW_SIZE
+            and held.is_open
         ):
-            held = self.held
-            held.append(records)
-            count = len(held)
+            count = held.add(records)
             if count == 1:
                 is_wanted = self.ring.begin_hold()
-                if not is_wanted and not self.is_watched:
+                if not is_wanted and not held.is_watched:
                     self.watch()
-                    self.is_watched = True
+                    held.is_watched = True
             else:
                 # A reader that parked meanwhile has already asked the service, but this is sooner.
-                is_wanted = not count % LOOK_EVERY and (count == HELD_MAX or self.ring.has_parked())
+                is_wanted = not count % LOOK_EVERY and (count >= HELD_MAX or self.ring.has_parked())
             # Set only after the hold was announced: if Ctrl-C skips that, no record is held behind this one.
-            self.end = end
+            held.end = end
             if is_wanted:
                 self.release()
             return
         self.release()
         super().publish(records)
-        self.end = end
-        self.store_timestamp = store_timestamp
+        held.end = end
+        held.store_timestamp = store_timestamp
 
     def release(self) -> bool:
         """Publish held records, and return whether there were any. Under the put lock."""
         held = self.held
         if not held:
             return False
-        end, self.end = self.end, -1
+        end, held.end = held.end, -1
         self.ring.end_hold()
-        # In one frame a blank may lie only before the first record. One check for all: segments end rarely.
-        if held[0].begin // self.segment_size == (held[-1].end - 1) // self.segment_size:
-            super().publish(merge_appended(held))
-        else:
-            for _, in_one_segment in groupby(held, lambda records: (records.end - 1) // self.segment_size):
-                super().publish(merge_appended(list(in_one_segment)))
+        for records in held.pieces():
+            super().publish(records)
         # Last: if Ctrl-C interrupts here, the next put or the service publishes these records again, since their puts
         # have returned. Until then no record is held behind them, and readers skip duplicates.
-        self.held = []
-        self.end = end
+        held.clear()
+        held.end = end
         return True
 
     def hold_no_more(self) -> None:
         """Publish held records, and from now on each record at once. Under the put lock."""
-        self.size_held = -1
+        self.held.is_open = False
         self.release()
 
     def truncate(self, epoch: int, commit_log_offset: int, store_timestamp: int, ordinal: int) -> None:

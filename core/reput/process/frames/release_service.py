@@ -60,7 +60,7 @@ class ReleaseService(ServiceThread):
         with self.put_lock:
             if self.publisher.release() or was_asked:
                 return True
-            self.publisher.is_watched = False
+            self.publisher.held.is_watched = False
             return False
 
     def wakeup(self) -> None:

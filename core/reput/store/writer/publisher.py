@@ -59,10 +59,10 @@ class Publisher:
     The flusher's thread calls `durable` and `read_only`. All others come under the put lock.
 
     Attributes:
-        held: what was published and is not passed on yet, for `HoldingPublisher`; None: this one holds nothing.
+        held: where the kernel's puts hold their records, of `HoldingPublisher`; None: they call `publish`.
     """
 
-    held: list[AppendedRecords] | None = None
+    held: object = None
 
     def publish(self, records: AppendedRecords) -> None:
         """The log has grown."""
