@@ -9,7 +9,9 @@ from functools import partial
 
 import pytest
 
+from certificates import write_certificate
 from delivering import wait_until
+from reput.access.credentials import Credentials
 from reput.broker import name_server_registration
 from reput.broker.broker import Broker
 from reput.errors import BrokerError
@@ -17,6 +19,7 @@ from reput.namesrv.route_info import readable_queues
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from reput.remoting.tls import client_context
 from serving import served
 
 
@@ -66,6 +69,24 @@ def test_a_name_server_that_hangs_delays_no_other(broker, client, tmp_path, monk
                     )
                 )
             asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)
+
+
+def test_a_broker_registers_with_its_account_and_encrypted(tmp_path):
+    """A name server that enforces TLS takes nothing else."""
+    certificate = write_certificate(tmp_path, "server")
+    files = {"tls_server_cert_path": str(certificate.cert), "tls_server_key_path": str(certificate.key)}
+    context, signed = client_context(trust_cert_path=str(certificate.cert)), []
+    with served(tmp_path / "a", tls_server_mode="enforcing", **files) as broker:
+        servers = ["{}:{}".format(*broker.address)]
+        known = Credentials(context, signed.append)
+        make = partial(Broker, embeds_name_server=False, name_servers=servers, credentials=known)
+        with served(tmp_path / "b", make=make, broker_name="broker-b") as other:
+            registration = other.broker.registration
+            asyncio.run_coroutine_threadsafe(registration.start(), other.loop).result(20)
+            with broker.client(wrap=context.wrap_socket) as client:
+                assert b'"broker-b"' in client.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body_bytes
+            asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)
+    assert [request.code for request in signed] == [RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER]
 
 
 OLD_ROUTE = b"""{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"a","cluster":"c"}],

@@ -19,6 +19,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.access.protection import access_control, server_tls
 from reput.broker.admin.admin_clients import AdminClientsProcessor
 from reput.broker.admin.admin_configuration import AdminConfigurationProcessor
@@ -97,6 +98,7 @@ class Broker:
         ha_address: str | None = None,
         ha_allows_unsigned: bool = False,
         lease: HeldLease | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """Prepare to serve *engine*. Clients reach the broker at *address*, ``host:port``.
 
@@ -109,6 +111,7 @@ class Broker:
             ha_server, ha_address: serves the followers of the log, and where they reach it; None: there is none.
             ha_allows_unsigned: with accounts, also followers without one may copy the log.
             lease: by which this broker is the master; without it, it answers nothing. None: a person decides.
+            credentials: the account, and the encryption, with which it registers at the *name_servers*.
 
         Raises:
             ConfigError: the certificate, the file of accounts, a hook or a name cannot be used.
@@ -153,7 +156,13 @@ class Broker:
         self.name_server = NameServer(self.routes)
         self.embeds_name_server = embeds_name_server
         self.registration = NameServerRegistration(
-            name_servers, address, ha_address, self.settings, services.managers.topics, self.is_current
+            name_servers,
+            address,
+            ha_address,
+            self.settings,
+            services.managers.topics,
+            self.is_current,
+            credentials,
         )
         self.assignments = QueryAssignmentProcessor(self.clients, self.find_route)
         services.topics.on_change = self.topic_changed

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from isal.isal_zlib import crc32
 
+from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.broker.state.broker_topics import routed
 from reput.errors import BrokerError, ReputError
 from reput.json_encoding import encode_json
@@ -58,10 +59,12 @@ class NameServerRegistration:
         settings: Settings,
         topics: TopicConfigManager,
         is_current: Callable[[], bool] = lambda: True,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """*addresses*: of the name servers; *address*: of this broker; *ha_address*: where slaves copy its log.
 
         *is_current*: tells whether the broker still is what it registers as: another may have its place.
+        *credentials*: the account, and the encryption, with which it asks the name servers.
         """
         self.addresses = addresses
         self.settings = settings
@@ -74,7 +77,7 @@ class NameServerRegistration:
             "clusterName": settings.broker_cluster_name,
         }
         self.ha_address = ha_address or beside(address)
-        self.client = RemotingClient()
+        self.client = RemotingClient(tls=credentials.tls, sign=credentials.sign)
         # The JSON of each topic with its permission at the broker: to write that of thousands takes long.
         self.topic_texts: dict[str, tuple[TopicConfig, msgspec.Raw]] = {}
         self.permission = settings.broker_permission

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reput.access.credentials import Credentials, credentials_of_environment
 from reput.broker.serve_options import ROLE_ENDED, Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import ReputError
@@ -62,17 +63,18 @@ def serve(options: ServeOptions, report: int) -> int:
     loading.start()
     role: LeaseRole | None = None
     try:
+        known = credentials_of_environment()
         if options.lease is None:
-            engine = open_engine(directory, options)
+            engine = open_engine(directory, options, known)
         else:
-            role = open_role(directory, options)
+            role = open_role(directory, options, known)
             engine = role.engine
     except ReputError as error:
         tell(report, Failed(type(error).__name__, str(error), error.advice))
         return 3
     loading.join()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(serve_engine(engine, options, report, role))
+        return runner.run(serve_engine(engine, options, report, known, role))
 
 
 def connections_max() -> int:
@@ -94,7 +96,7 @@ def loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
+def open_engine(directory: Path, options: ServeOptions, known: Credentials) -> StoreEngine:
     """Return the open store.
 
     Raises:
@@ -102,12 +104,10 @@ def open_engine(directory: Path, options: ServeOptions) -> StoreEngine:
     """
     config = None if options.config is None else Path(options.config)
     if options.follow is not None:
-        from reput.access.credentials import credentials_of_environment
         from reput.replication.copy_preparation import MasterAddress
         from reput.replication.following import open_slave
 
-        credentials = credentials_of_environment()
-        address = MasterAddress(options.follow, options.follow_name_server, options.follow_broker, credentials)
+        address = MasterAddress(options.follow, options.follow_name_server, options.follow_broker, known)
         return open_slave(
             directory,
             address,
@@ -134,13 +134,12 @@ def load_settings(directory: Path, options: ServeOptions, **given: Any) -> Setti
     return load_store_settings(directory, config, options.assignments, **{**options.given, **given}).settings
 
 
-def open_role(directory: Path, options: ServeOptions) -> LeaseRole:
+def open_role(directory: Path, options: ServeOptions, known: Credentials) -> LeaseRole:
     """Return the store, open in the role that its lease gives to it.
 
     Raises:
         ReputError: the store cannot be opened.
     """
-    from reput.access.credentials import credentials_of_environment
     from reput.lease.etcd_agreement import open_agreement
     from reput.replication.lease_role import MasterEngine, RoleOpener
 
@@ -163,13 +162,15 @@ def open_role(directory: Path, options: ServeOptions) -> LeaseRole:
         config=None if options.config is None else Path(options.config),
         assignments=options.assignments,
         given=options.given,
-        credentials=credentials_of_environment(),
+        credentials=known,
         discard=options.discard,
         lock_timeout=options.lock_timeout,
     ).open(waits=not options.announces)
 
 
-async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int, role: LeaseRole | None = None) -> int:
+async def serve_engine(
+    engine: StoreEngine, options: ServeOptions, report: int, known: Credentials, role: LeaseRole | None = None
+) -> int:
     """Serve an open store until SIGTERM, or until its role ends, and close it; return the exit code."""
     from reput.broker.broker import Broker
     from reput.replication.ha_server import HaServer
@@ -200,6 +201,7 @@ async def serve_engine(engine: StoreEngine, options: ServeOptions, report: int, 
             ha_address=options.ha,
             ha_allows_unsigned=options.ha_allows_unsigned,
             lease=None if role is None else role.held,
+            credentials=known,
         )
     except ReputError as error:
         if role is not None:
