@@ -260,6 +260,7 @@ def test_registers_with_a_name_server_elsewhere_and_leaves_it(served, tmp_path):
         (["--listen", "nowhere"], 2, "--listen=nowhere"),
         (["--name-server", "host:port"], 2, "--name-server=host:port"),
         (["--listen", "192.0.2.1:0", "--insecure"], 3, "--listen=192.0.2.1:0"),
+        (["--set", "brokerIP1=192.0.2.1", "--insecure"], 3, "Listen on one that it has"),
         (["--set", "flushDiskType=SOMETIMES"], 2, "flushDiskType=SOMETIMES"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 import ipaddress
 import os
 import socket
@@ -22,6 +23,10 @@ ANYBODY = "anybody could read and write the store from there"
 CONSOLE_DANGER = (
     "a console beyond this machine needs accounts and encryption",
     "Give --console-users with --tls-cert and --tls-key; or --console-users and --insecure behind an encrypting proxy.",
+)
+ELSEWHERE_ADVICE = (
+    "This machine does not have it. Listen on one that it has, such as --listen 0.0.0.0:10911; clients are still told "
+    "broker_ip1."
 )
 PROTECT_ADVICE = "Listen on 127.0.0.1, name accounts with --acl, or add --insecure if the network is trusted."
 
@@ -353,7 +358,9 @@ def bound(
         listener.close()
         raise BrokerError(
             f"the address cannot be listened on: {option}={host}:{port} reason={error.strerror}",
-            "Stop what listens there, or choose another port; port 0 takes any free one.",
+            ELSEWHERE_ADVICE
+            if error.errno == errno.EADDRNOTAVAIL
+            else "Stop what listens there, or choose another port; port 0 takes any free one.",
         ) from None
     return listener
 
