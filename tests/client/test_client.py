@@ -306,6 +306,19 @@ def test_the_timeout_of_the_client_is_the_limit_of_a_put(broker, address, monkey
                 client.put(Message("mails", b"late"))
 
 
+def test_a_connection_whose_broker_hangs_is_given_up(broker, address, monkeypatch):
+    """It would keep in memory whatever is sent, for as long as the broker hangs."""
+    monkeypatch.setattr(reput.client.sender, "ANSWER_TIMEOUT_S", 0.1)
+    with reput.connect(address, timeout=1) as client:
+        client.put(Message("orders", b"first"))
+        connection = client._sessions.background().session.connected(broker.broker.address)
+        with stalled(broker), pytest.raises(reput.BrokerError):
+            client.put(Message("orders", b"late"))
+        assert connection.closed
+        assert not connection.waiting
+        client.put(Message("orders", b"goes on"))
+
+
 def test_a_closed_client_says_so(address):
     """After close every method raises, and closing again does nothing."""
     client = reput.connect(address)

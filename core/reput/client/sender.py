@@ -74,6 +74,7 @@ class SendRequest:
 
     __slots__ = (
         "broker",
+        "connection",
         "deadline",
         "lost_count",
         "may_move",
@@ -96,6 +97,7 @@ class SendRequest:
         self.lost_count = 0
         self.sent_at = 0.0
         self.broker: str | None = None
+        self.connection: Connection | None = None
 
     @property
     def due(self) -> float:
@@ -289,6 +291,7 @@ class Sender:
             self.lost(request, error)
             return
         request.sent_at = self.loop.time()
+        request.connection = connection
         self.unanswered[request] = future
         self.unanswered_size += request.size
         self.watch(request.due)
@@ -396,10 +399,13 @@ class Sender:
         self.timer = None
         now = self.loop.time()
         for request in [request for request in self.unanswered if request.due <= now]:
-            # The connection may be dead.
             del self.unanswered[request]
             self.unanswered_size -= request.size
             waited = now - request.sent_at
+            assert request.connection is not None
+            if request.connection.last_read < request.sent_at:
+                # Its peer hangs. It would hold what is sent until the system finds that out, which may be never.
+                request.connection.abort()
             self.lost(
                 request, BrokerError(f"the broker does not answer: broker={request.broker} sent_s_ago={waited:.1f}")
             )

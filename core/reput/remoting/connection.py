@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         peer: address of the other side, ``host:port``, or the path of a Unix socket.
         local: address of this side.
-        last_active: time of the last read or write, in seconds of the loop's clock.
+        last_read, last_active: time of the last read, and of the last read or write, in seconds of the loop's clock.
         attachments: data that the connection's owner keeps with it.
     """
 
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self.buffer = read_buffer()
         self.transport: asyncio.Transport | None = None
         self.peer = self.local = ""
-        self.last_active = self.loop.time()
+        self.last_read = self.last_active = self.loop.time()
         self.attachments: dict[str, object] = {}
         self.closed = False
         self.lost: asyncio.Future[None] = self.loop.create_future()
@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Accept the bytes that were read, and handle the frames that are now complete."""
-        self.last_active = self.loop.time()
+        self.last_read = self.last_active = self.loop.time()
         self.turn.begin_read()
         try:
             self.handle_bytes(self.buffer[:nbytes])
