@@ -20,6 +20,7 @@ from reput.client import group_session
 from reput.consume.delivery.send_back import send_back
 from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.message_queue import MessageQueue
+from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.store.config.topic_config_manager import TopicConfig
 from reput_plugins.consume_queue import ConsumeQueueDispatcher
@@ -577,6 +578,35 @@ def test_a_client_is_closed_while_its_broker_hangs(broker, client, monkeypatch):
         assert time.monotonic() - before < 15
     finally:
         hanging.set()
+
+
+@pytest.mark.parametrize(
+    ("code", "in_order"),
+    [
+        (RequestCode.GET_CONSUMER_LIST_BY_GROUP, False),
+        (RequestCode.QUERY_CONSUMER_OFFSET, False),
+        (RequestCode.GET_MIN_OFFSET, False),
+        (RequestCode.PULL_MESSAGE, False),
+        (RequestCode.LOCK_BATCH_MQ, True),
+    ],
+)
+def test_a_wrong_answer_does_not_end_a_consumer(client, monkeypatch, code, in_order):
+    """A broker or a proxy may mix answers up; the consumer asks again."""
+    monkeypatch.setattr(group_session, "REBALANCE_AGAIN_S", 0.05)
+    client.put(Message("orders", b"x"))
+    invoke, wrong = reput.client.session.Session.invoke, []
+
+    async def invoke_wrongly(session, broker, command, *timeout):
+        response = await invoke(session, broker, command, *timeout)
+        if command.code == code and len(wrong) < 2:
+            wrong.append(command)
+            return RemotingCommand(0, {"msgId": "1"}, b"\xff")
+        return response
+
+    monkeypatch.setattr(reput.client.session.Session, "invoke", invoke_wrongly)
+    with client.consumer("billing", "orders", in_order=in_order) as consumer:
+        assert bodies(received(consumer, 1)) == [b"x"]
+    assert wrong
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from reput.client.answers import decoded, number_of
 from reput.client.background_loop import BackgroundLoop
 from reput.client.queue_requests import QueueRequests, queue_fields
 from reput.client.reading import pull, route_of
@@ -189,8 +190,8 @@ class ClusterAdministration:
                     response = await self._session.request(
                         address, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
                     )
-                    runtime = msgspec.json.decode(response.body_bytes, type=dict[str, dict[str, str]])["table"]
-                except (BrokerError, RequestRefused, msgspec.MsgspecError, KeyError) as raised:
+                    runtime = decoded(response.body_bytes, dict[str, dict[str, str]])["table"]
+                except (BrokerError, RequestRefused, KeyError) as raised:
                     error = str(raised)
                 rows.append(BrokerRow(broker.cluster, name, int(broker_id), address, runtime, error))
         return rows
@@ -215,8 +216,8 @@ class ClusterAdministration:
             found, error = None, None
             try:
                 response = await self._session.request(address, RemotingCommand(RequestCode.GET_BROKER_HA_STATUS))
-                found = msgspec.json.decode(response.body_bytes, type=KnownReplication)
-            except (BrokerError, RequestRefused, msgspec.MsgspecError) as raised:
+                found = decoded(response.body_bytes, KnownReplication)
+            except (BrokerError, RequestRefused) as raised:
                 error = str(raised)
             rows.append(
                 BrokerReplication(
@@ -228,7 +229,7 @@ class ClusterAdministration:
     async def _cluster(self) -> ClusterInfo:
         """Return all brokers, as a name server knows them."""
         response = await self._ask_name_server(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
-        return msgspec.json.decode(quoted(response.body_bytes), type=ClusterInfo)
+        return decoded(quoted(response.body_bytes), ClusterInfo)
 
     async def _ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Return the answer of the first name server that gives one."""
@@ -260,7 +261,7 @@ class ClusterAdministration:
         response = self._thread.run(
             self._ask_name_server(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         )
-        return sorted(msgspec.json.decode(response.body_bytes, type=TopicList).topic_list)
+        return sorted(decoded(response.body_bytes, TopicList).topic_list)
 
     async def atopic_names(self) -> list[str]:
         """Like `topic_names`, for a task."""
@@ -285,7 +286,7 @@ class ClusterAdministration:
     async def _topic_configs(self) -> dict[str, TopicConfig]:
         found: dict[str, TopicConfig] = {}
         for response in await self._on_all(RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)):
-            table = msgspec.json.decode(response.body_bytes, type=KnownTopics).topic_config_table
+            table = decoded(response.body_bytes, KnownTopics).topic_config_table
             for name, known in table.items():
                 found.setdefault(name, TopicConfig(**msgspec.structs.asdict(known)))
         return found
@@ -386,7 +387,7 @@ class ClusterAdministration:
     async def _group_configs(self) -> dict[str, SubscriptionGroupConfig]:
         found: dict[str, SubscriptionGroupConfig] = {}
         for response in await self._on_all(RemotingCommand(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)):
-            table = msgspec.json.decode(response.body_bytes, type=KnownGroups).subscription_group_table
+            table = decoded(response.body_bytes, KnownGroups).subscription_group_table
             for name, known in table.items():
                 found.setdefault(name, SubscriptionGroupConfig(**msgspec.structs.asdict(known)))
         return found
@@ -462,7 +463,7 @@ class ClusterAdministration:
             if address is None:
                 continue
             response = await self._session.request(address, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))
-            table = msgspec.json.decode(quoted(response.body_bytes), type=KnownOffsets).offset_table
+            table = decoded(quoted(response.body_bytes), KnownOffsets).offset_table
             for key, offsets in sorted(table.items()):
                 topic, _, group = key.partition("@")
                 for queue_id, offset in sorted(offsets.items()):
@@ -474,7 +475,7 @@ class ClusterAdministration:
         """Return a group's row for one queue."""
         fields = queue_fields(queue)
         low, high = [
-            max(int((await self._session.request(broker, RemotingCommand(code, fields))).ext_fields["offset"]), 0)
+            max(number_of(await self._session.request(broker, RemotingCommand(code, fields)), "offset"), 0)
             for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
         ]
         last = None
@@ -560,7 +561,7 @@ class ClusterAdministration:
                 continue
             if response.code != ResponseCode.SUCCESS:
                 raise refused(response)
-            found += msgspec.json.decode(response.body_bytes, type=ConsumerConnections).connection_set
+            found += decoded(response.body_bytes, ConsumerConnections).connection_set
         return found
 
     def clean_offsets(self) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from reput.access.credentials import NO_CREDENTIALS, Credentials, credentials
@@ -433,18 +434,25 @@ class Client(Puts, ClosingBlock, RunsWorkers):
             background.thread.stop()
 
     async def aclose(self) -> None:
-        """Like `close`, for a task."""
-        await closed_consumers(list(self._consumers))
+        """Like `close`, for a task. If it is cancelled, all connections end nevertheless."""
+        try:
+            await closed_consumers(list(self._consumers))
+        finally:
+            await self._end_sessions()
+
+    async def _end_sessions(self) -> None:
+        """End the connections of all loops: each, also after the wait for another one was cancelled."""
         loop = asyncio.get_running_loop()
         of_loops, background = self._sessions.end()
-        for here in of_loops:
-            if here.loop is loop:
-                await closed_sender(here.sender)
-            else:
-                await in_thread(run_in, here.loop, closed_sender(here.sender))
-        if background is not None:
-            await in_thread(background.thread.run, closed_sender(background.sender))
-            await in_thread(background.thread.stop)
+        async with AsyncExitStack() as ending:
+            if background is not None:
+                ending.push_async_callback(in_thread, background.thread.stop)
+                ending.push_async_callback(in_thread, background.thread.run, closed_sender(background.sender))
+            for here in of_loops:
+                if here.loop is loop:
+                    ending.push_async_callback(closed_sender, here.sender)
+                else:
+                    ending.push_async_callback(in_thread, run_in, here.loop, closed_sender(here.sender))
 
     def _require_open(self) -> None:
         """Refuse calls on a closed client."""
@@ -460,8 +468,10 @@ async def closed_consumers(consumers: Sequence[RemoteConsumer]) -> None:
 
 async def closed_sender(sender: Sender) -> None:
     """Wait for the puts that are under way, and end the connections."""
-    await sender.drain()
-    await sender.session.close()
+    try:
+        await sender.drain()
+    finally:
+        await sender.session.close()
 
 
 def connect(

@@ -19,8 +19,9 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
+from reput.client.answers import number_of
 from reput.client.offsets import Offsets
-from reput.client.queue_requests import QueueRequests, reset_offsets
+from reput.client.queue_requests import QueueRequests, reset_offsets, subscription_data
 from reput.client.received import received_records, wanted_tags
 from reput.client.remote_queue import RemoteQueue
 from reput.client.routes import refused
@@ -28,14 +29,12 @@ from reput.client.send_back import SendBack
 from reput.client.session import Session, new_client_id
 from reput.client.target import Target
 from reput.consume.pull.topic_reader import Beginning
-from reput.consume.registry.subscription import SQL92, Subscription
+from reput.consume.registry.subscription import Subscription
 from reput.consume.registry.topics import RETRY_PREFIX
 from reput.errors import BrokerError, OffsetOutOfRange, ReputError, RequestRefused
-from reput.filter import TagFilter
-from reput.json_encoding import encode_json
 from reput.remoting.allocation import STRATEGIES
 from reput.remoting.connection import Connection
-from reput.remoting.heartbeat import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
+from reput.remoting.heartbeat import ConsumerData, HeartbeatData
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -128,45 +127,48 @@ class GroupSession:
                 route = await self.session.routes.refresh(topic)
                 if route is not None:
                     self.known_at_start.add(topic)
-            await self.check_expressions()
+            await self.requests.check_expressions(self.subscriptions)
             await self.session.request_all(
                 (broker, self.session.heartbeat_command()) for broker in self.session.routes.all_masters()
             )
             await self.rebalance()
         except BaseException:
-            await self.session.close()
+            await self.end()
             raise
         self.run(self.keep_balanced())
         self.run(self.keep_committed())
         if self.in_order:
             self.run(self.keep_locked())
 
-    async def check_expressions(self) -> None:
-        """Ask the brokers whether they accept the filter expressions."""
-        requests = []
-        for topic, subscription in self.subscriptions.items():
-            route = self.session.routes.known.get(topic)
-            if subscription.expression_type != SQL92 or route is None:
-                continue
-            body = CheckClientBody(self.session.client_id, self.group, subscription_data(subscription))
-            for broker in route.masters.values():
-                command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
-                requests.append((broker, command))
-        await self.session.request_all(requests)
-
     async def close(self) -> None:
-        """Leave the group: commit the acknowledged messages, and release the queues at once."""
+        """Leave the group: commit the acknowledged messages, and release the queues at once.
+
+        A task that is cancelled meanwhile leaves the group, too: its messages that were not committed come again.
+        """
+        try:
+            await self.end_tasks()
+            # A broker that hangs finds out by itself, and delivers what was not committed again.
+            with contextlib.suppress(ReputError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self.commit()
+            if self.in_order:
+                self.requests.unlock(list(self.queues))
+            await self.requests.unregister()
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        """End the connections, and what would make others: a pull would make this consumer a member again."""
+        try:
+            await self.end_tasks()
+        finally:
+            await self.session.close()
+
+    async def end_tasks(self) -> None:
+        """End everything that goes on by itself."""
         self.closed = True
-        await end_all(self.tasks)
-        await end_all([queue.pulling for queue in self.queues.values() if queue.pulling is not None])
-        # A broker that hangs finds out by itself, and delivers what was not committed again.
-        with contextlib.suppress(ReputError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self.commit()
-        if self.in_order:
-            self.requests.unlock(list(self.queues))
-        await self.requests.unregister()
-        await self.session.close()
+        pulls = [queue.pulling for queue in self.queues.values() if queue.pulling is not None]
+        await end_all([*self.tasks, *pulls])
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine until the consumer is closed."""
@@ -338,12 +340,12 @@ class GroupSession:
     # Pulling.
 
     async def pull(self, queue: RemoteQueue) -> None:
-        """Pull one queue until it is dropped."""
+        """Pull one queue until it is dropped, or the consumer is closed."""
         subscription = self.subscriptions[queue.queue.topic]
         tags = wanted_tags(subscription.compiled)
         is_retry = queue.queue.topic.startswith(RETRY_PREFIX)
         pause = PAUSE_MIN_S
-        while not queue.dropped:
+        while not (queue.dropped or self.closed):
             await queue.has_room.wait()
             if not self.may_consume(queue):
                 await asyncio.sleep(PAUSE_MIN_S)
@@ -365,9 +367,9 @@ class GroupSession:
                         return
                     case _:
                         raise refused(response)
-                following = int(response.ext_fields["nextBeginOffset"])
+                following = number_of(response, "nextBeginOffset")
                 queue.broker_id = int(response.ext_fields.get("suggestWhichBrokerId", 0))
-            except (ReputError, KeyError, ValueError) as error:
+            except (ReputError, ValueError) as error:
                 logger.log(
                     logging.WARNING if pause > 1.0 else logging.INFO,
                     "a pull has failed and is tried again: group=%s queue=%s error=%s",
@@ -469,9 +471,10 @@ class GroupSession:
         with self.lock:
             self.on_dropped(queue)
             queue.move(queue_offset)
+        # Before anything is waited for: a caller that is cancelled would leave a queue that nobody pulls.
+        queue.pulling = self.loop.create_task(self.pull(queue))
         with contextlib.suppress(ReputError):
             await self.commit_queue(queue, queue_offset)
-        queue.pulling = self.loop.create_task(self.pull(queue))
 
     def offsets_reset(self, connection: Connection, request: RemotingCommand) -> None:
         """Continue at the offsets to which an administrator has moved the group."""
@@ -578,17 +581,3 @@ async def end_all(tasks: Collection[asyncio.Task[None]]) -> None:
 def is_of(queue: MessageQueue, broker_name: str | None) -> bool:
     """Return whether a queue belongs to the named broker; always True if *broker_name* is None."""
     return broker_name is None or queue.broker_name == broker_name
-
-
-def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """Return a subscription in the form that heartbeats use."""
-    compiled = subscription.compiled
-    tags = compiled if isinstance(compiled, TagFilter) else None
-    return SubscriptionData(
-        topic=subscription.topic,
-        sub_string=subscription.expression,
-        expression_type=subscription.expression_type,
-        sub_version=subscription.sub_version,
-        tags_set=[] if tags is None else sorted(tags.tags),
-        code_set=[] if tags is None else sorted(tags.codes),
-    )

@@ -9,21 +9,25 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from reput.client.answers import decoded, number_of
 from reput.client.routes import Route, refused
 from reput.client.session import Session
 from reput.consume.pull.topic_reader import Beginning
+from reput.consume.registry.subscription import SQL92, Subscription
 from reput.errors import BrokerError, ReputError
+from reput.filter import TagFilter
 from reput.json_encoding import encode_json
+from reput.remoting.heartbeat import CheckClientBody, SubscriptionData
 from reput.remoting.message_queue import LockBatchBody, LockedQueues, MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 
-__all__ = ["QueueRequests", "queue_fields", "reset_offsets"]
+__all__ = ["QueueRequests", "queue_fields", "reset_offsets", "subscription_data"]
 
 UNREGISTER_TIMEOUT_S = 1.0
 
@@ -65,12 +69,12 @@ class QueueRequests:
             return None
         if response.code != ResponseCode.SUCCESS:
             raise refused(response)
-        return int(response.ext_fields["offset"])
+        return number_of(response, "offset")
 
     async def ask_offset(self, code: RequestCode, queue: MessageQueue, **fields: str) -> int:
         """Return an offset of a queue."""
         response = await self.session.request(self.master(queue), RemotingCommand(code, queue_fields(queue) | fields))
-        return max(int(response.ext_fields["offset"]), 0)
+        return max(number_of(response, "offset"), 0)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Commit the group's offset of a queue.
@@ -101,10 +105,10 @@ class QueueRequests:
                 response = await self.session.invoke(
                     broker, RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
                 )
+                if response.code == ResponseCode.SUCCESS:
+                    return decoded(response.body_bytes, ConsumerList).consumer_id_list
             except BrokerError:
                 continue
-            if response.code == ResponseCode.SUCCESS:
-                return msgspec.json.decode(response.body_bytes, type=ConsumerList).consumer_id_list
             await self.session.send_heartbeats()
         return []
 
@@ -118,6 +122,24 @@ class QueueRequests:
         ]
         await asyncio.gather(*asked, return_exceptions=True)
 
+    async def check_expressions(self, subscriptions: Mapping[str, Subscription]) -> None:
+        """Ask the brokers whether they accept the filter expressions.
+
+        Raises:
+            BrokerError: none of the brokers can be reached.
+            RequestRefused: a broker does not support filter expressions, or does not compile this one.
+        """
+        requests = []
+        for topic, subscription in subscriptions.items():
+            route = self.session.routes.known.get(topic)
+            if subscription.expression_type != SQL92 or route is None:
+                continue
+            body = CheckClientBody(self.session.client_id, self.group, subscription_data(subscription))
+            for broker in route.masters.values():
+                command = RemotingCommand(RequestCode.CHECK_CLIENT_CONFIG, body=encode_json(body))
+                requests.append((broker, command))
+        await self.session.request_all(requests)
+
     # Locks, for consuming in order.
 
     async def lock(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -127,10 +149,9 @@ class QueueRequests:
             body = encode_json(LockBatchBody(self.group, self.session.client_id, of_broker))
             try:
                 response = await self.session.request(broker, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=body))
+                held += decoded(response.body_bytes, LockedQueues).held
             except ReputError as error:
                 logger.warning("queues cannot be locked yet: group=%s error=%s", self.group, error)
-                continue
-            held += msgspec.json.decode(response.body_bytes, type=LockedQueues).held
         return held
 
     def unlock(self, queues: list[MessageQueue]) -> None:
@@ -161,3 +182,17 @@ def reset_offsets(body: bytes) -> dict[MessageQueue, int]:
         with contextlib.suppress(msgspec.MsgspecError):
             found[msgspec.json.decode(key, type=MessageQueue)] = int(value)
     return found
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """Return a subscription in the form that heartbeats use."""
+    compiled = subscription.compiled
+    tags = compiled if isinstance(compiled, TagFilter) else None
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=subscription.expression,
+        expression_type=subscription.expression_type,
+        sub_version=subscription.sub_version,
+        tags_set=[] if tags is None else sorted(tags.tags),
+        code_set=[] if tags is None else sorted(tags.codes),
+    )

@@ -5,10 +5,11 @@ Source: RocketMQ client, MQAdminImpl.queryMessage and DefaultMQPullConsumerImpl.
 
 from __future__ import annotations
 
+from reput.client.answers import number_of
 from reput.client.received import records_of
 from reput.client.routes import Route, refused
 from reput.client.session import Session
-from reput.errors import BrokerError, ConfigError, RequestRefused
+from reput.errors import ConfigError, RequestRefused
 from reput.filter import TagFilter
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -117,12 +118,8 @@ async def pull(
         raise refused(response)
     if response.remark is not None and response.remark in GetMessageStatus.__members__:
         status = GetMessageStatus[response.remark]
-    fields = response.ext_fields
-    try:
-        places = int(fields["nextBeginOffset"]), int(fields["minOffset"]), int(fields["maxOffset"])
-    except (KeyError, ValueError) as error:
-        raise BrokerError(f"the broker's answer to a pull has no offsets: error={error} fields={fields}") from None
-    return GetMessageResult(status, *places, Records(list(records_of(response.body_bytes))))
+    following, low, high = (number_of(response, name) for name in ("nextBeginOffset", "minOffset", "maxOffset"))
+    return GetMessageResult(status, following, low, high, Records(list(records_of(response.body_bytes))))
 
 
 async def query_messages(
