@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from delivering import LIMIT_S, wait_until
 from reput.broker import keeper
 from reput.broker.broker_process import give
 from reput.broker.keeper import HANDLED, Keeper, StartedBroker
@@ -63,3 +66,38 @@ def test_a_sigterm_while_a_broker_is_started_again_ends_the_new_one(monkeypatch)
     monkeypatch.setattr(keeper, "start_broker", start)
     ready = msgspec.json.encode(Ready(os.getpid())) + b"\n"
     assert Keeper(OPTIONS, process_that("exit 3", ready)).run() == 0
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("handlers")
+def test_a_broker_that_stops_leaves_no_port_behind_where_clients_wait(tmp_path):
+    """They find another broker at once, instead of waiting until the store is closed."""
+    stored, refused = tmp_path / "stored", []
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    script = f"trap : TERM; until [ -e '{stored}' ]; do sleep 0.05; done"
+
+    def is_refused() -> bool:
+        try:
+            socket.create_connection(address, timeout=LIMIT_S).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    started = process_that(script, msgspec.json.encode(Ready(os.getpid())) + b"\n")
+    ours = Keeper(replace(OPTIONS, listeners=[listener.detach()]), started)
+
+    def stop() -> None:
+        try:
+            wait_until(lambda: signal.getsignal(signal.SIGTERM) == ours.stop)
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_until(is_refused)
+            refused.append(True)
+        finally:
+            stored.touch()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert ours.run() == 0
+    stopping.join()
+    assert refused

@@ -5,6 +5,8 @@
                             └──────────────▶ broker's process ◀───────────────────────────┘ ──▶ supervisor
 
 The sockets stay open while the broker is away, so that clients that connect meanwhile wait instead of being refused.
+When the broker is to stop, they are closed: a client that waited there until the store is closed would have no time
+left for another broker.
 The command line has loaded much that a keeper does not need, so it executes a fresh program under the same process id.
 """
 
@@ -96,6 +98,8 @@ class Keeper:
         self.options = msgspec.structs.replace(options, lock_timeout=RESTART_LOCK_TIMEOUT_S, announces=False)
         self.started = started
         self.is_stopping = False
+        self.is_starting = False
+        self.listeners = list(options.listeners)
         self.was_ready = False
         self.failures = 0
         self.pause = PAUSE_MIN_S
@@ -138,10 +142,12 @@ class Keeper:
                 self.pause = min(self.pause * 2, PAUSE_MAX_S)
             if self.is_stopping:
                 return 0
+            self.is_starting = True
             self.started = start_broker(self.options)
+            self.is_starting = False
             if self.is_stopping:
-                # The signal came meanwhile, and went to the former broker.
-                self.send(signal.SIGTERM)
+                # The signal came meanwhile.
+                self.end_broker()
 
     def wait_until_ready(self) -> ReputError | None:
         """Wait until clients can connect; return the error if the broker failed to start."""
@@ -168,6 +174,13 @@ class Keeper:
         del number, frame
         self.is_stopping = True
         notify_systemd("STOPPING=1")
+        if not self.is_starting:
+            self.end_broker()
+
+    def end_broker(self) -> None:
+        """Let the broker drain and end; it alone has the sockets from now on."""
+        while self.listeners:
+            os.close(self.listeners.pop())
         self.send(signal.SIGTERM)
 
     def reload(self, number: int, frame: object) -> None:
