@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow, pytest.
 SCENARIOS = (
     *("retry", "transaction", "consume-tags", "consume-sql", "consume-orderly", "consume-broadcasting", "rebalance"),
     *("consume-concurrently", "request-reply", "trace", "delay", "pull", "send-sync", "send-async", "send-oneway"),
-    *("send-batch", "send-compressed"),
+    *("send-batch", "send-compressed", "namespace", "retry-orderly", "send-refused", "administer", "from-where"),
 )
 
 

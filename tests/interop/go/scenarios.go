@@ -33,6 +33,11 @@ var scenarios = map[string]func(*session){
 	"request-reply":        requestReply,
 	"trace":                trace,
 	"rebalance":            rebalance,
+	"namespace":            namespace,
+	"retry-orderly":        retryOrderly,
+	"send-refused":         sendRefused,
+	"administer":           administer,
+	"from-where":           fromWhere,
 }
 
 var background = context.Background()
