@@ -25,7 +25,8 @@ MAIN = (
     *("consume-broadcasting", "consume-offset-reset", "pull", "lite-pull-assigned", "query", "offsets"),
 )
 FURTHER = (
-    *("consume-offset-reset-by-tools", "retry-levels", "rebalance-orderly", "consume-from-where"),
+    *("consume-offset-reset-by-tools", "retry-levels", "rebalance-orderly"),
+    *("rebalance-by-broker", "rebalance-by-broker-later", "consume-from-where"),
     *("consume-as-it-comes", "pull-waits"),
     *("consume-sql-refused", "dead-letters-at-once", "send-compressed", "send-properties", "reply-to-nobody"),
 )

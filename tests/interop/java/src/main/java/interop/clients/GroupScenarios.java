@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BiConsumer;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -13,8 +14,10 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Consumers of one group that come and go. */
 final class GroupScenarios {
     static void addTo(Map<String, Scenario> scenarios) {
-        scenarios.put("rebalance", session -> rebalance(session, false));
-        scenarios.put("rebalance-orderly", session -> rebalance(session, true));
+        scenarios.put("rebalance", session -> rebalance(session, Received::concurrently));
+        scenarios.put("rebalance-by-broker", session -> rebalance(session, GroupScenarios::sharedByBroker));
+        scenarios.put("rebalance-by-broker-later", GroupScenarios::sharedLater);
+        scenarios.put("rebalance-orderly", session -> rebalance(session, GroupScenarios::orderly));
     }
 
     private static Set<Integer> queues(Session session, DefaultMQPushConsumer consumer) {
@@ -24,14 +27,33 @@ final class GroupScenarios {
             .collect(Collectors.toCollection(TreeSet::new));
     }
 
-    private static DefaultMQPushConsumer join(Session session, Received received, boolean orderly) throws Exception {
+    private static void orderly(Received received, DefaultMQPushConsumer consumer) {
+        received.orderly(consumer, message -> false);
+    }
+
+    private static void sharedByBroker(Received received, DefaultMQPushConsumer consumer) {
+        SharedByBroker.set(consumer);
+        received.concurrently(consumer);
+    }
+
+    /** A consumer that is there before its topic asks before it has a route, and again when it has one. */
+    private static void sharedLater(Session session) throws Exception {
+        Received received = new Received();
+        join(session, received, GroupScenarios::sharedByBroker);
+        DefaultMQProducer producer = session.producer(2);
+        List<MessageQueue> queues = session.create(producer, session.topic());
+        for (int i = 0; i < 8; i++) {
+            producer.send(Session.message(session.topic(), "body" + i), queues.get(i % 2));
+        }
+        received.await(8);
+        session.sayAll("consumed", received.sortedBodies());
+    }
+
+    private static DefaultMQPushConsumer join(
+        Session session, Received received, BiConsumer<Received, DefaultMQPushConsumer> prepare) throws Exception {
         DefaultMQPushConsumer consumer = session.consumer(session.group());
         consumer.subscribe(session.topic(), "*");
-        if (orderly) {
-            received.orderly(consumer, message -> false);
-        } else {
-            received.concurrently(consumer);
-        }
+        prepare.accept(received, consumer);
         consumer.start();
         return consumer;
     }
@@ -52,7 +74,7 @@ final class GroupScenarios {
         session.say(what, shares);
     }
 
-    private static void rebalance(Session session, boolean orderly) throws Exception {
+    private static void rebalance(Session session, BiConsumer<Received, DefaultMQPushConsumer> prepare) throws Exception {
         DefaultMQProducer producer = session.producer(8);
         List<MessageQueue> queues = session.create(producer, session.topic());
         AtomicBoolean stop = new AtomicBoolean();
@@ -69,13 +91,13 @@ final class GroupScenarios {
             }
         });
         Received received = new Received();
-        DefaultMQPushConsumer first = join(session, received, orderly);
+        DefaultMQPushConsumer first = join(session, received, prepare);
         sender.start();
         awaitQueues(session, "one", List.of(first), 8);
-        DefaultMQPushConsumer second = join(session, received, orderly);
+        DefaultMQPushConsumer second = join(session, received, prepare);
         // In order a queue changes hands once the former consumer has released it, and the new one looks again.
         awaitQueues(session, "two", List.of(first, second), 4);
-        DefaultMQPushConsumer third = join(session, received, orderly);
+        DefaultMQPushConsumer third = join(session, received, prepare);
         Session.await(() -> queues(session, first).size() + queues(session, second).size() + queues(session, third).size() == 8
             && !queues(session, third).isEmpty());
         third.shutdown();
