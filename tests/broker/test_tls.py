@@ -161,11 +161,12 @@ def test_a_key_may_have_a_password(tmp_path):
         ({"tls_server_mode": "enforcing"}, "TLS needs a certificate"),
         ({"tls_server_cert_path": "/none.pem"}, "tls_server_cert_path=/none.pem"),
         ({"tls_server_trust_cert_path": "/none.pem"}, "tls_server_trust_cert_path=/none.pem"),
+        ({"tls_server_need_client_auth": "require"}, "no certificate of a client is accepted"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path, certificate, settings, text):
     """With the setting's name."""
-    if "tls_server_trust_cert_path" in settings:
+    if not {"tls_server_mode", "tls_server_cert_path"} & settings.keys():
         settings = {**settings, "tls_server_cert_path": str(certificate.cert)}
         settings["tls_server_key_path"] = str(certificate.key)
     with pytest.raises(ConfigError, match=text), served(tmp_path / "store", **settings):

@@ -50,6 +50,11 @@ def server_tls(settings: Settings) -> ServerTls | None:
             "TLS needs a certificate: tls_server_mode=enforcing tls_server_cert_path=",
             "Set tls_server_cert_path and tls_server_key_path.",
         )
+    if settings.tls_server_need_client_auth == "require" and not settings.tls_server_trust_cert_path:
+        raise ConfigError(
+            "no certificate of a client is accepted: tls_server_need_client_auth=require tls_server_trust_cert_path=",
+            "Set tls_server_trust_cert_path to a file of authorities.",
+        )
     return ServerTls(
         TlsOptions(
             mode=mode,
