@@ -213,7 +213,7 @@ def test_an_unknown_name_without_a_like_is_refused():
         ("maxHashSlotNum=2147483647", "an index file of these numbers exceeds 2 GiB"),
         ("ring_size=100000", "ring_size takes a power of two"),
         ("dispatcher_backoff_max=1", "dispatcher_backoff_max is below"),
-        ("brokerIP1=localhost", "broker_ip1 takes an IPv4 or IPv6 address"),
+        ("brokerIP1=a..b", "no host of this name is known: broker_ip1='a..b'"),
         ("store_host=::1:5", "store_host takes ADDRESS:PORT"),
         ("store_host=127.0.0.1", "store_host takes ADDRESS:PORT"),
         ("born_host=127.0.0.1:65536", "born_host takes ADDRESS:PORT"),
@@ -340,6 +340,9 @@ def test_hosts_follow_the_broker_s_address():
     settings = load_settings(broker_ip1="::1", listen_port=5).settings
     assert settings.store_host == "[::1]:5"
     assert settings.born_host == "[::1]:5"
+    settings = load_settings(broker_ip1="localhost", listen_port=5).settings
+    assert settings.broker_ip1 == "localhost"
+    assert settings.store_host == "127.0.0.1:5"
     settings = load_settings(store_host="10.0.0.1:7", born_host="[fe80::1]:0").settings
     assert settings.store_host == "10.0.0.1:7"
     assert settings.born_host == "[fe80::1]:0"

@@ -121,7 +121,9 @@ def bodies(store: Path) -> list[bytes]:
         return [record.body for record in opened.records() if record.topic == "orders"]
 
 
-@pytest.mark.parametrize(("listen", "told"), [("0.0.0.0:0", "127.0.0.1"), ("127.0.0.1:0", "198.51.100.7")])
+@pytest.mark.parametrize(
+    ("listen", "told"), [("0.0.0.0:0", "127.0.0.1"), ("127.0.0.1:0", "198.51.100.7"), ("0.0.0.0:0", "localhost")]
+)
 def test_clients_are_told_the_address_that_was_set_wherever_it_listens(tmp_path, listen, told):
     """Behind the published port of a container, or a router, the broker cannot find out its own address."""
     given = ("--listen", listen, "--insecure", "--name-server-listen", "127.0.0.1:0", "--set", f"brokerIP1={told}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,13 +180,32 @@ class SettingsLayers:
         """Return the merged settings."""
         values = self.values
         if "store_host" not in values:
-            address = values.get("broker_ip1", DEFAULTS.broker_ip1)
+            address = numeric_address(values.get("broker_ip1", DEFAULTS.broker_ip1))
             port = values.get("listen_port", DEFAULTS.listen_port)
             values["store_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         values.setdefault("born_host", values["store_host"])
         return Settings(
             **values, dispatcher_options=self.options, dispatcher_plugins=self.plugins, spark_options=self.spark
         )
+
+
+def numeric_address(broker_ip1: str) -> str:
+    """Return the address of a host that may be given by its name: records hold addresses, never names.
+
+    Raises:
+        ConfigError: no host of this name is known.
+    """
+    try:
+        return str(ipaddress.ip_address(broker_ip1))
+    except ValueError:
+        # Loaded for names only.
+        import socket
+    try:
+        return socket.gethostbyname(broker_ip1)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"no host of this name is known: broker_ip1={broker_ip1!r} reason={error}", "Give its address."
+        ) from None
 
 
 def given_settings(settings: Settings) -> dict[str, object]:

@@ -230,7 +230,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"dispatcher_backoff_max={self.dispatcher_backoff_max} "
                 f"dispatcher_backoff_min={self.dispatcher_backoff_min}"
             )
-        check_address("broker_ip1", self.broker_ip1)
         check_host("store_host", self.store_host)
         check_host("born_host", self.born_host)
         check_dispatchers(self.dispatchers)
@@ -244,14 +243,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def index_file_size(self) -> int:
         """Bytes of one index file."""
         return 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
-
-
-def check_address(name: str, address: str) -> None:
-    """Raise ConfigError unless *address* is an IPv4 or IPv6 address: records hold addresses, never names."""
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        raise ConfigError(f"{name} takes an IPv4 or IPv6 address: {name}={address!r}") from None
 
 
 def check_host(name: str, host: str) -> None:
