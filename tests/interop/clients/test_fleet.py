@@ -52,6 +52,32 @@ def test_a_topic_lies_over_three_brokers_of_two_kinds(reput_broker, real_broker,
     assert {line.split()[0] for line in server_lines[-100:]} == names
 
 
+def test_a_broker_that_is_stopped_hands_its_clients_over(reput_broker, ending, tmp_path):
+    """No send fails, no acknowledged message is lost, and consumers go on with the other broker."""
+    server = NameServer(VERSION, tmp_path / "names").wait()
+    first, other = (
+        reput_broker(name=name, settings={"brokerName": name}, name_server=server.address)
+        for name in ("reput-a", "reput-b")
+    )
+    run_java(VERSION, tmp_path / "first", server.address, "send=fleet:40:first")
+    clients = RunningClients(
+        VERSION, tmp_path / "clients", server.address, "produce-anywhere=fleet", "consume=fleet:group"
+    )
+    for _ in range(3):
+        clients.advance("produce-anywhere", 300)
+        clients.advance("consume", 300)
+        first.stop()
+        clients.advance("produce-anywhere", 300)
+        clients.advance("consume", 300)
+        first.launch()
+        first, other = other, first
+    clients.advance("produce-anywhere", 300)
+    wait_until(lambda: clients.counts["consume"] >= clients.counts["produce-anywhere"])
+    said = clients.finish()
+    assert not said["produce-anywhere"].error
+    assert set(said["produce-anywhere"].lines) <= set(said["consume"].lines)
+
+
 def stored_at(broker: RealBroker) -> int:
     """Return how many messages of the topic this broker has."""
     with RawClient(("127.0.0.1", broker.port)) as client:

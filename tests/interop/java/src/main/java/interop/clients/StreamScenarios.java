@@ -27,6 +27,7 @@ final class StreamScenarios {
         scenarios.put("send", StreamScenarios::send);
         scenarios.put("take", StreamScenarios::take);
         scenarios.put("produce", session -> produce(session, out));
+        scenarios.put("produce-anywhere", session -> produceAnywhere(session, out));
         scenarios.put("consume", session -> consume(session, out));
     }
 
@@ -109,6 +110,25 @@ final class StreamScenarios {
         }
         report(out, session, acknowledged.size());
         acknowledged.forEach(session::say);
+    }
+
+    /** topic: sends where the client likes, as applications do, and says where each message lies; a refusal ends it. */
+    private static void produceAnywhere(Session session, PrintStream out) throws Exception {
+        readToEnd();
+        DefaultMQProducer producer = session.producer(4);
+        List<String> acknowledged = new ArrayList<>();
+        try {
+            for (int i = 0; END.getCount() > 0; i++) {
+                String body = session.name + i;
+                acknowledged.add(placed(producer.send(Session.message(session.argument, "tag", body, body)), body));
+                if (i % 10 == 0) {
+                    report(out, session, acknowledged.size());
+                }
+            }
+        } finally {
+            report(out, session, acknowledged.size());
+            acknowledged.forEach(session::say);
+        }
     }
 
     /** topic:group: says what it is given. */
