@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+import reput
 from reput import Message
 from reput.client import session
 from reput.client.routes import Routes
@@ -39,6 +40,26 @@ def test_after_a_fail_over_the_latest_route_names_the_master():
         return routes.master("a"), routes.broker("a", 0)
 
     assert asyncio.run(asked()) == ("10.0.0.2:1", "10.0.0.2:1")
+
+
+def test_a_name_server_that_is_started_again_does_not_take_routes_away(client, broker, monkeypatch):
+    """It knows no broker until each has registered again; producers and consumers go on as they know. Not for ever."""
+    client.put(Message("orders", b"before", queue_id=0))
+    settings = broker.broker.settings
+    with client.consumer("billing", "orders") as consumer:
+        consumer.ack(consumer.receive(20))
+        broker.call(
+            lambda: broker.broker.routes.unregister(settings.broker_name, settings.broker_id, broker.broker.address)
+        )
+        assert client.queue_ids("orders") == []
+        client.put(Message("orders", b"meanwhile", queue_id=0))
+        record = consumer.receive(20)
+        assert record is not None
+        assert record.body == b"meanwhile"
+    monkeypatch.setattr(reput.client.routes, "UNKNOWN_KEPT_S", 0.0)
+    assert client.queue_ids("orders") == []
+    with pytest.raises(reput.RequestRefused, match="no broker takes messages of the topic"):
+        client.put(Message("orders", b"too late"))
 
 
 def test_name_servers_before_rocketmq_4_9_4_write_ids_without_quotes():

@@ -299,6 +299,7 @@ class GroupSession:
                     self.requests.unlock([at])
             # All messages of a new topic are new.
             self.known_at_start.discard(at.topic)
+        self.session.routes.forget(at.topic)
         # A name server may learn of it later than the broker.
         await asyncio.sleep(REBALANCE_AGAIN_S)
         await self.session.routes.look_up(at.topic)

@@ -1,5 +1,8 @@
 """Routes: which brokers have which queues of a topic, as name servers answer. Answers are cached.
 
+A route stays in use for a while when name servers do not know the topic any more, as in RocketMQ's clients. The topic
+is deleted if its broker says so.
+
 Source: RocketMQ client, MQClientInstance.updateTopicRouteInfoFromNameServer and TopicPublishInfo.
 """
 
@@ -25,6 +28,8 @@ MASTER = "0"
 # Messages to an unknown topic take the route of this topic. Its brokers create the unknown topic, if they may.
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
+# A name server that was started again knows each broker once it has registered again, which it does every 30 s.
+UNKNOWN_KEPT_S = 120.0
 
 
 class Route:
@@ -35,14 +40,16 @@ class Route:
         brokers: by broker name, the addresses of all its brokers by id.
         data: the route in the form in which the name server sent it.
         is_default: the topic is unknown, and this is the route of the template from which brokers create it.
+        unknown_since: when a name server first did not know the topic, in seconds of the loop's clock; None: it does.
     """
 
-    __slots__ = ("brokers", "data", "is_default", "masters", "queues", "topic", "turn", "writable")
+    __slots__ = ("brokers", "data", "is_default", "masters", "queues", "topic", "turn", "unknown_since", "writable")
 
     def __init__(self, topic: str, data: TopicRouteData, *, is_default: bool = False) -> None:
         self.topic = topic
         self.data = data
         self.is_default = is_default
+        self.unknown_since: float | None = None
         self.brokers = {broker.broker_name: broker.broker_addrs for broker in data.broker_datas}
         self.masters = {name: addresses[MASTER] for name, addresses in self.brokers.items() if MASTER in addresses}
         self.queues: list[QueueData] = sorted(data.queue_datas, key=lambda queue: queue.broker_name)
@@ -117,14 +124,22 @@ class Routes:
             return
         route, known = task.result(), self.known.get(topic)
         if route is None:
-            # The topic was deleted. The route of a template is kept until the topic exists.
+            # The route of a template is kept until the topic exists.
             if known is not None and not known.is_default:
-                del self.known[topic]
+                now = task.get_loop().time()
+                if known.unknown_since is None:
+                    known.unknown_since = now
+                elif now - known.unknown_since > UNKNOWN_KEPT_S:
+                    self.forget(topic)
         else:
             if known is not None and known.writable and route.writable:
                 route.turn = known.turn % len(route.writable)
             self.known.pop(topic, None)
             self.known[topic] = route
+
+    def forget(self, topic: str) -> None:
+        """Drop a route, because its broker does not have the topic any more."""
+        self.known.pop(topic, None)
 
     async def to_send(self, topic: str) -> Route:
         """Return a route for messages to a topic, which a broker may have to create first.

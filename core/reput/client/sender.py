@@ -357,6 +357,8 @@ class Sender:
             # A broker that stops is treated as one that has stopped.
             self.lost(request, error)
             return
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            self.routes.forget(request.queue.topic)
         request.refusals += 1
         is_over = request.refusals > RETRIES_MAX or self.loop.time() >= request.deadline
         if is_over or response.code not in RETRIED_CODES:
