@@ -16,7 +16,7 @@ import pytest
 
 from delivering import wait_until
 from interop.clients.mqadmin import MqAdmin, normalized
-from interop.java_program import OLDER_VERSIONS
+from interop.java_program import OLDER_VERSIONS, VERSIONS
 
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
@@ -25,7 +25,7 @@ Outputs = dict[str, list[str]]
 
 # Topics that only one of the brokers has, or has under another condition.
 OWN_TOPICS = re.compile(
-    r"rmq_sys_|TRANS_CHECK_MAX_TIME_TOPIC|RMQ_SYS_TRACE_TOPIC|CHECKPOINT_TOPIC|RMQ_SYS_TRANS_|_DUP_"
+    r"rmq_sys_|TRANS_CHECK_MAX_TIME_TOPIC|RMQ_SYS_TRACE_TOPIC|CHECKPOINT_TOPIC|RMQ_SYS_(ROCKSDB_)?TRANS_|_DUP_"
 )
 
 
@@ -258,7 +258,7 @@ def properties_of(output: str) -> dict[str, str]:
     return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2 and " " not in row[0].strip()}
 
 
-@pytest.fixture(params=OLDER_VERSIONS)
+@pytest.fixture(params=[*OLDER_VERSIONS, pytest.param(VERSIONS[-1], marks=pytest.mark.long)])
 def version(request: pytest.FixtureRequest) -> str:
     """The versions whose tool runs."""
     return str(request.param)
