@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from functools import partial
@@ -68,6 +69,23 @@ def test_a_name_server_that_hangs_delays_no_other(broker, client, tmp_path, monk
                         client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == ResponseCode.SUCCESS
                     )
                 )
+            asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)
+
+
+def test_a_name_server_that_is_started_again_knows_the_broker_soon(tmp_path, monkeypatch):
+    """Not only when the broker would have registered anyway."""
+    monkeypatch.setattr(name_server_registration, "INTERVAL_S", 3600.0)
+    monkeypatch.setattr(name_server_registration, "AGAIN_S", 0.1)
+    with contextlib.ExitStack() as first:
+        broker = first.enter_context(served(tmp_path / "a"))
+        servers = ["{}:{}".format(*broker.address)]
+        make = partial(Broker, embeds_name_server=False, name_servers=servers)
+        with served(tmp_path / "b", make=make, broker_name="broker-b") as other:
+            registration = other.broker.registration
+            asyncio.run_coroutine_threadsafe(registration.start(), other.loop).result(20)
+            first.close()
+            with served(tmp_path / "a", port=broker.address[1]) as again, again.client() as client:
+                wait_until(lambda: b'"broker-b"' in client.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body_bytes)
             asyncio.run_coroutine_threadsafe(registration.end(), other.loop).result(20)
 
 

@@ -2,7 +2,8 @@
 
     start ──▶ REGISTER_BROKER to all ── every 30 s, and soon after topics have changed ──▶ … ──▶ UNREGISTER_BROKER
 
-If a name server cannot be reached, or hangs, the next round tries it again; the other name servers are not delayed.
+A name server that ends its connection may have been started again, and knows no broker then: it is tried every second.
+One that hangs does not delay the others.
 
 Source: RocketMQ broker, BrokerOuterAPI.registerBrokerAll and BrokerController.registerBrokerAll.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from reput.broker.state.broker_topics import routed
 from reput.errors import BrokerError, ReputError
 from reput.json_encoding import encode_json
 from reput.namesrv.route_info import TopicRouteData, parsed_route
+from reput.remoting.connection import Connection
 from reput.remoting.remoting_client import RemotingClient
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -35,6 +38,8 @@ __all__ = ["NameServerRegistration"]
 INTERVAL_S = 30.0
 # Seconds to wait, so that topics which are created at the same time are registered together.
 CHANGE_PAUSE_S = 0.02
+# The interval while a name server is not connected.
+AGAIN_S = 1.0
 TIMEOUT_S = 6.0
 FIRST_TIMEOUT_S = 3.0
 ROUTE_TIMEOUT_S = 1.0
@@ -77,7 +82,7 @@ class NameServerRegistration:
             "clusterName": settings.broker_cluster_name,
         }
         self.ha_address = ha_address or beside(address)
-        self.client = RemotingClient(tls=credentials.tls, sign=credentials.sign)
+        self.client = RemotingClient(tls=credentials.tls, greet=self.connected, sign=credentials.sign)
         # The JSON of each topic with its permission at the broker: to write that of thousands takes long.
         self.topic_texts: dict[str, tuple[TopicConfig, msgspec.Raw]] = {}
         self.permission = settings.broker_permission
@@ -97,12 +102,16 @@ class NameServerRegistration:
         for changed in self.changed.values():
             changed.set()
 
+    async def connected(self, address: str, connection: Connection) -> None:
+        """Register again once a connection to a name server has ended."""
+        connection.lost.add_done_callback(lambda lost: self.changed[address].set())
+
     async def keep_registering(self, address: str) -> None:
         """Register at one name server every `INTERVAL_S`, and after each change."""
         changed = self.changed[address]
         while True:
             try:
-                async with asyncio.timeout(INTERVAL_S):
+                async with asyncio.timeout(AGAIN_S if self.client.connected(address) is None else INTERVAL_S):
                     await changed.wait()
                 await asyncio.sleep(CHANGE_PAUSE_S)
             except TimeoutError:
@@ -112,8 +121,11 @@ class NameServerRegistration:
 
     async def register(self, address: str, timeout: float) -> None:
         """Register once at one name server."""
-        if not self.is_current():
-            return
+        if self.is_current():
+            await self.tell(address, self.registration, timeout)
+
+    def registration(self) -> RemotingCommand:
+        """Return REGISTER_BROKER."""
         body = self.body()
         fields = {
             **self.fields,
@@ -121,7 +133,7 @@ class NameServerRegistration:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "compressed": "false",
         }
-        await self.tell(address, RemotingCommand(RequestCode.REGISTER_BROKER, fields, body), timeout)
+        return RemotingCommand(RequestCode.REGISTER_BROKER, fields, body)
 
     def body(self) -> bytes:
         """Return the topics of this broker, as JSON."""
@@ -143,11 +155,15 @@ class NameServerRegistration:
         wrapper = {"dataVersion": version, "topicConfigTable": table}
         return encode_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
-    async def tell(self, address: str, command: RemotingCommand, timeout: float) -> None:
-        """Send one request to one name server, and log its result if it differs from the last one."""
+    async def tell(self, address: str, command: Callable[[], RemotingCommand], timeout: float) -> None:
+        """Send one request to one name server, and log its result if it differs from the last one.
+
+        *command* makes the request, which may be long, once the name server is connected.
+        """
         try:
             async with asyncio.timeout(timeout):
-                answer = await self.client.invoke(address, command, timeout)
+                connection = await self.client.connection(address)
+                answer = await connection.invoke(command(), timeout)
         except (ReputError, TimeoutError) as error:
             refusal = str(error) or f"no answer in time: timeout_s={timeout:g}"
         else:
@@ -186,7 +202,9 @@ class NameServerRegistration:
             return
         await asyncio.gather(
             *(
-                self.tell(address, RemotingCommand(RequestCode.UNREGISTER_BROKER, self.fields), FIRST_TIMEOUT_S)
+                self.tell(
+                    address, partial(RemotingCommand, RequestCode.UNREGISTER_BROKER, self.fields), FIRST_TIMEOUT_S
+                )
                 for address in self.addresses
             )
         )
