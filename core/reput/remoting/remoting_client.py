@@ -101,7 +101,8 @@ class RemotingClient:
         self.sign = sign
         self.loop = asyncio.get_running_loop()
         self.connections: dict[str, Connection] = {}
-        self.locks: dict[str, asyncio.Lock] = {}
+        # The attempts to connect, by address: those who wait for one share its failure, too.
+        self.connecting: dict[str, asyncio.Task[Connection]] = {}
 
     async def connection(self, address: str) -> Connection:
         """Return a connection to *address*, ``host:port`` or ``unix:path``.
@@ -112,18 +113,29 @@ class RemotingClient:
         found = self.connected(address)
         if found is not None:
             return found
-        async with self.locks.setdefault(address, asyncio.Lock()):
-            found = self.connected(address)
-            if found is None:
-                found = await self.connect(address)
-                if self.greet is not None:
-                    try:
-                        await self.greet(address, found)
-                    except BaseException:
-                        found.abort()
-                        raise
-                self.connections[address] = found
-            return found
+        task = self.connecting.get(address)
+        if task is None:
+            task = self.connecting[address] = self.loop.create_task(self.greeted(address))
+            task.add_done_callback(lambda done: self.tried(address, done))
+        return await asyncio.shield(task)
+
+    async def greeted(self, address: str) -> Connection:
+        """Open a connection, and greet its peer."""
+        found = await self.connect(address)
+        if self.greet is not None:
+            try:
+                await self.greet(address, found)
+            except BaseException:
+                found.abort()
+                raise
+        self.connections[address] = found
+        return found
+
+    def tried(self, address: str, done: asyncio.Task[Connection]) -> None:
+        """Forget an attempt to connect. If nobody waits for it any more, its error is none of the loop's."""
+        del self.connecting[address]
+        if not done.cancelled():
+            done.exception()
 
     def connected(self, address: str) -> Connection | None:
         """Return the connection to *address* if there is one."""
@@ -172,6 +184,10 @@ class RemotingClient:
 
     async def close(self) -> None:
         """End all connections."""
+        attempts = list(self.connecting.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
         connections = [connection for connection in self.connections.values() if not connection.closed]
         self.connections.clear()
         for connection in connections:
