@@ -51,6 +51,9 @@ def test_settings_are_shown_in_rocketmqs_spelling(broker, client):
     assert settings["mapedFileSizeCommitLog" if "mapedFileSizeCommitLog" in settings else "mappedFileSizeCommitLog"]
     assert settings["messageDelayLevel"].startswith("1s 5s")
     assert not {"ringSize", "storeHost", "dispatchers"} & settings.keys()
+    # `mqadmin exportConfigs` ends with an exception without these.
+    exported = {"filterServerNums", "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS"}
+    assert exported <= settings.keys()
 
 
 def test_a_change_holds_at_once_and_raises_the_version(broker, client):

@@ -34,6 +34,15 @@ from reput.store.config.stored_fields import DataVersion
 
 __all__ = ["AdminConfigurationProcessor"]
 
+# RocketMQ's settings that have one value here. Its tools that export configurations fail without them.
+FIXED = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC",
+    "slaveReadEnable": "false",
+    "traceOn": "true",
+    "traceTopicEnable": "true",
+}
+
 logger = logging.getLogger(__name__)
 
 
@@ -89,6 +98,8 @@ class AdminConfigurationProcessor:
         settings = self.engine.settings
         fields = [field for field in Settings.__struct_fields__ if field in ROCKETMQ_SPELLING]
         lines = [f"{ROCKETMQ_SPELLING[field]}={property_text(getattr(settings, field))}\n" for field in fields]
+        lines += [f"{name}={value}\n" for name, value in FIXED.items()]
+        lines.append(f"useTLS={property_text(bool(settings.tls_server_cert_path))}\n")
         # By this a follower knows that it may speak more than RocketMQ's wire.
         lines.append(f"reputEpoch={self.engine.writer.epochs.epoch}\n")
         version = {"stateVersion": 0, "counter": self.version.counter, "timestamp": self.version.timestamp}
