@@ -51,7 +51,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 11
+PROTOCOL = 12
 MODULE = "reput_kernel"
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
@@ -350,7 +350,16 @@ class Kernel(Protocol):
         None: the first record is not plain.
         """
 
-    def first_bad_record(self, data: bytes, positions: bytes) -> int | None:
+    def locate_records(
+        self, data: bytes | bytearray | memoryview, commit_log_offset: int
+    ) -> tuple[bytes, bytes, int] | None:
+        """Return headers and numbers of the whole records that *data* begins with, and where they end.
+
+        The headers end before the first host. The numbers are of 8 bytes, little-endian, each kind of all records
+        behind the other: `NUMBERS` of `record_columns.py`. None: they take the Python path.
+        """
+
+    def first_bad_record(self, data: bytes | bytearray | memoryview, positions: bytes) -> int | None:
         """Return the number of the first record in *data* without its CRC, -1: all have it; None: take the Python path.
 
         *positions* are where they begin, 8 bytes each, little-endian.

@@ -26,6 +26,8 @@ pub enum Way {
     Read,
     /// Bytes of the log made rows.
     Scan,
+    /// Records located in bytes of the log.
+    Locate,
     /// Records compared with their CRC.
     Check,
     /// A read of a consume queue that Python had no part in.
@@ -38,7 +40,7 @@ pub enum Way {
     Acknowledge,
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "put",
     "put_batch",
     "put_each",
@@ -48,6 +50,7 @@ const NAMES: [&str; 14] = [
     "consume_queue",
     "read",
     "scan",
+    "locate",
     "check",
     "get",
     "query",

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::log_rows::RowProperties;
 use crate::query::offsets_in;
 use crate::reads::{Place, Wanted};
+use crate::record_places::Places;
 use crate::sent;
 use crate::stored::Stored;
 
@@ -57,6 +58,7 @@ fn read_all(data: &[u8]) -> bool {
     }
     sent::added_properties(data);
     RowProperties::find(data);
+    assert!(Places::find(data, 0).unwrap().end <= data.len());
     let Some(stored) = Stored::read(data) else { return false };
     stored.has_its_crc();
     stored.store_timestamp();

@@ -24,6 +24,7 @@ mod puts;
 mod query;
 mod reads;
 mod record;
+mod record_places;
 mod ring_words;
 mod room;
 mod rows;
@@ -46,7 +47,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 11;
+const PROTOCOL: u32 = 12;
 
 /// The compiled path of what costs reput most.
 #[pymodule]
@@ -74,7 +75,8 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<consumers::KernelConsumer>()?;
     module.add_function(wrap_pyfunction!(reads::read_queue, module)?)?;
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(log_rows::first_bad_record, module)?)?;
+    module.add_function(wrap_pyfunction!(record_places::locate_records, module)?)?;
+    module.add_function(wrap_pyfunction!(record_places::first_bad_record, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
 }

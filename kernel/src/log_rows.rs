@@ -1,4 +1,4 @@
-//! Bytes of the log as dispatch rows, for dispatchers that read it, and the check of many records' CRCs.
+//! Bytes of the log as dispatch rows, for dispatchers that read it.
 //!
 //! `LogScan` of `reput/store/log/log_scan.py` makes the same rows with numpy; `reput_hooks/dispatch.py` draws them.
 
@@ -17,7 +17,6 @@ use crate::stored::Stored;
 const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 const PROPERTY_END: u8 = 2;
 const NAME_END: u8 = 1;
-const POSITION_SIZE: usize = 8;
 
 /// The properties that a row needs. Empty: the record has none.
 #[derive(Default)]
@@ -131,23 +130,6 @@ pub fn log_rows<'py>(
     let (Ok(found), Ok(texts)) = (bytes(py, &rows), bytes(py, &texts)) else { return Ok(None) };
     count(Way::Scan, rows.len() / ROW_SIZE);
     Ok(Some((queues.collect(), found, texts, at, store_timestamp)))
-}
-
-/// Return the number of the first record without its CRC, -1 if all have theirs.
-///
-/// *positions*: where in *data* each record begins, 8 bytes each, little-endian. None: there is no record at one of
-/// them, and they take the Python path.
-#[pyfunction]
-pub fn first_bad_record(data: &[u8], positions: &[u8]) -> Option<i64> {
-    let (positions, _) = positions.as_chunks::<POSITION_SIZE>();
-    for (number, position) in positions.iter().enumerate() {
-        let at = usize::try_from(i64::from_le_bytes(*position)).ok()?;
-        if !Stored::read(data.get(at..)?)?.has_its_crc() {
-            return i64::try_from(number).ok();
-        }
-    }
-    count(Way::Check, positions.len());
-    Some(-1)
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub struct Stored<'a> {
     pub topic: &'a [u8],
     /// The properties string.
     pub properties: &'a [u8],
-    body_at: usize,
+    /// Where it begins in *data*.
+    pub body_at: usize,
 }
 
 impl<'a> Stored<'a> {

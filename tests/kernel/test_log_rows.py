@@ -15,7 +15,7 @@ from reput.kernel import VARIABLE, Kernel
 from reput.store.log.log_scan import LogScan
 from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.record import body_crc, crc_property, encode_host, encode_record
-from reput.store.record.record_columns import locate_records
+from reput.store.record.record_columns import ARRAYS, locate_records
 from reput_hooks import DispatchRequest
 
 SEGMENT_SIZE = 65536
@@ -107,6 +107,43 @@ def test_any_log_gives_the_same_requests_and_errors(
     assert found[0] == found[1]
 
 
+def located(data: bytearray, mode: str) -> Any:
+    """Return all that `locate_records` finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, mode)
+        columns, stop = locate_records(memoryview(data), 0, len(data) + 1000)
+    arrays = [(name, getattr(columns, name).tolist()) for name in ARRAYS]
+    return arrays, columns.end, stop and (stop.kind, stop.reason, stop.size)
+
+
+@pytest.mark.slow
+@pytest.mark.newest_python
+@settings(max_examples=100)
+@given(RECORDS, DAMAGE, st.integers(0, 1000))
+def test_any_records_are_located_alike(
+    required_kernel: Kernel, records: list[Any], damage: Any, thousandth: int
+) -> None:
+    """With the same places and numbers, and the same reason why there are no more; wherever the bytes end."""
+    data = bytearray(log_of(records, damage))
+    del data[thousandth * len(data) // 1000 :]
+    before = required_kernel.counts()["locate"]
+    found = [located(data, mode) for mode in ("off", "require")]
+    assert found[0] == found[1]
+    assert required_kernel.counts()["locate"] - before == len(found[1][0][0][1])
+
+
+def test_every_damaged_byte_of_a_record_is_judged_alike(required_kernel: Kernel) -> None:
+    """Whichever size or flag it belongs to."""
+    fields = {"topic": b"orders", "queue_id": 0, "queue_offset": 7, "store_timestamp": 5, "sys_flag": 0}
+    hosts = {"born_host": HOSTS[0], "store_host": HOSTS[0]}
+    good = log_of([({**fields, **hosts, "body": b"body", "properties": b"KEYS\x01k\x02"}, False)] * 2, [])
+    for at in range(len(good) // 2):
+        for byte in (0, 1, 0x7F, 0x80, 0xFF, good[at] ^ 0x10, good[at] ^ 0x20):
+            data = bytearray(good)
+            data[at] = byte
+            assert located(data, "off") == located(data, "require"), (at, byte)
+
+
 @pytest.mark.slow
 @pytest.mark.newest_python
 @settings(max_examples=30)
@@ -152,5 +189,6 @@ def test_random_bytes_are_no_records(required_kernel: Kernel, data: bytes, posit
     """Bytes that no program wrote never crash the process."""
     for verify in (False, True):
         assert required_kernel.log_rows(data, 0, verify, True) is None
+    assert required_kernel.locate_records(data, 0) == (b"", b"", 0)
     packed = b"".join(position.to_bytes(8, "little", signed=True) for position in positions)
     assert required_kernel.first_bad_record(data, packed) == (None if positions else -1)

@@ -40,7 +40,7 @@ from reput.store.record.layout import (
 from reput.store.record.properties import decode_properties
 from reput.store.record.record import CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, crc_property
 
-__all__ = ["RecordColumns", "ScanStop", "locate_records", "locate_records_at", "stop_at"]
+__all__ = ["ARRAYS", "RecordColumns", "ScanStop", "locate_records", "locate_records_at", "stop_at"]
 
 HEADER = np.dtype(list(FIXED_FIELDS))
 assert HEADER.itemsize == BORN_HOST_AT
@@ -50,9 +50,9 @@ RUN_WORTHWHILE = 64
 # Up to this many records a dictionary finds their queues sooner, and one record's in a thirtieth of the time.
 FEW_RECORDS = 64
 
-ARRAYS = (
+# The arrays of numbers, in the kernel's order.
+NUMBERS = (
     "position",
-    "header",
     "store_timestamp",
     "prepared_transaction_offset",
     "body_at",
@@ -62,6 +62,7 @@ ARRAYS = (
     "properties_at",
     "properties_size",
 )
+ARRAYS = (*NUMBERS, "header")
 
 Array = np.ndarray[Any, Any]
 
@@ -167,8 +168,10 @@ class RecordColumns:
         columns = RecordColumns()
         columns.data = b"".join(pieces)
         columns.end = len(columns.data)
-        left_out = np.cumsum(self.body_size)
-        before = left_out - self.body_size
+        sizes = self.header["record_size"] - self.body_size
+        # The records need not lie behind each other.
+        before = self.position - (np.cumsum(sizes) - sizes)
+        left_out = before + self.body_size
         for name in ARRAYS:
             setattr(columns, name, getattr(self, name).copy())
         columns.position -= before
@@ -265,7 +268,7 @@ class RecordColumns:
         without bytes is not looked at, as in RocketMQ. The kernel does it, where it is installed.
         """
         compiled = kernel()
-        if compiled is not None and type(self.data) is bytes:
+        if compiled is not None:
             first = compiled.first_bad_record(self.data, self.position.astype("<i8", copy=False).tobytes())
             if first is not None:
                 return None if first < 0 else first
@@ -337,13 +340,37 @@ def locate_records(
     Returns:
         The records, and why they ended before ``len(data)``; None if they end exactly there.
     """
-    positions = walk(data)
-    columns, reason = judge(data, commit_log_offset, positions)
-    if reason:
-        return columns, stop_at(data, columns.end, remaining, reason)
+    compiled = kernel()
+    found = None if compiled is None else compiled.locate_records(data, commit_log_offset)
+    if found is None:
+        columns, reason = judge(data, commit_log_offset, walk(data))
+    else:
+        columns, reason = columns_of(data, *found), ""
     if columns.end == len(data):
         return columns, None
-    return columns, stop_at(data, columns.end, remaining, "")
+    if found is not None:
+        # The kernel does not say why there is no record.
+        _, reason = judge(data, commit_log_offset, record_by_size(data, columns.end))
+    return columns, stop_at(data, columns.end, remaining, reason)
+
+
+def columns_of(data: bytes | bytearray | memoryview, headers: bytes, numbers: bytes, end: int) -> RecordColumns:
+    """Return the records that the kernel has located."""
+    columns = RecordColumns()
+    columns.data = data
+    columns.end = end
+    columns.header = np.frombuffer(headers, HEADER)
+    arrays = np.frombuffer(numbers, np.int64).reshape(len(NUMBERS), len(columns.header))
+    for name, array in zip(NUMBERS, arrays, strict=True):
+        setattr(columns, name, array)
+    return columns
+
+
+def record_by_size(data: bytes | bytearray | memoryview, at: int) -> Array:
+    """Return *at*, if a record may begin there by what its size says, as `walk` does."""
+    size = SIZE.unpack_from(data, at)[0] if len(data) - at >= SIZE.size else 0
+    fits = RECORD_SIZE_MIN <= size <= len(data) - at
+    return np.full(int(fits), at, np.int64)
 
 
 def walk(data: bytes | bytearray | memoryview) -> Array:
