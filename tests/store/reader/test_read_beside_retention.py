@@ -7,7 +7,6 @@ import itertools
 import os
 import shutil
 from contextlib import closing, nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,9 @@ from reput.settings import Settings
 from reput.store.check.check import check_store
 from reput.store.check.dump import dump_log
 from reput.store.check.dump_view import ViewDamageRow, dump_view
+from reput.store.check.verified_range import verify_range
 from reput.store.disk.disk_space import DiskSpace
 from reput.store.log.segments import Segments
-from reput.store.recovery.verified_walk import verify_range
 from reput.store.retention.offline_retention import plan_cleaning
 from reput.store.state.store_lock import StoreLock
 from reput_hooks import Record
@@ -92,8 +91,7 @@ def test_a_check_finds_nothing_wrong(written, tmp_path, monkeypatch, live, kept,
     settings = Settings(**SETTINGS)
 
     def check(copy):
-        verify = partial(verify_range, copy, settings.message_delay_level)
-        return check_store(copy, settings, verifier=verify if elsewhere else None)
+        return check_store(copy, settings, verifier=verify_range if elsewhere else None)
 
     for report in at_every_step(written, tmp_path, monkeypatch, "commitlog", check, kept=kept, live=live):
         assert report.damage == report.stale == []

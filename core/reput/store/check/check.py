@@ -22,6 +22,7 @@ from reput.store.check.check_consume_queue import ConsumeQueueCheck
 from reput.store.check.check_consume_queue_ext import ConsumeQueueExtCheck
 from reput.store.check.check_index import IndexCheck
 from reput.store.check.expected_records import ExpectedRecords
+from reput.store.check.verified_range import RangePlan
 from reput.store.config.config_manager import ConfigManager
 from reput.store.config.consumer_filter_manager import ConsumerFilterManager
 from reput.store.config.consumer_offset_manager import ConsumerOffsetManager, LmqConsumerOffsetManager
@@ -39,7 +40,7 @@ from reput.store.recovery.check_report import CheckReport, Ranges, ViewReport, h
 from reput.store.recovery.damage_list import read_damage
 from reput.store.recovery.log_end import find_log_end
 from reput.store.recovery.log_tail import find_unforced, judge_tail
-from reput.store.recovery.log_walk import Extent, LogWalk
+from reput.store.recovery.log_walk import Extent, LogWalk, ProvedRecords
 from reput.store.recovery.recovery import present_recreated_queues
 from reput.store.recovery.recreated_queues import RecreatedQueue, read_recreated_queues
 from reput.store.recovery.verified_walk import VerifiedWalk
@@ -48,12 +49,12 @@ from reput.store.state.identity import read_store_id, require_store
 from reput.store.state.recorded_settings import read_delay_history
 from reput.store.state.rocksdb_folders import rocksdb_notes
 from reput.store.state.store_lock import StoreLock, is_claimed
-from reput_hooks import DispatchColumns
 
 __all__ = ["Verifier", "check_store"]
 
-# Has the log verified from one commit-log offset to another, by others, and gives what they found in order.
-Verifier = Callable[[int, int], Iterable[Extent]]
+# Has the log verified from one commit-log offset to another, by others with `verify_range`, and gives what they found,
+# in order.
+Verifier = Callable[[RangePlan, int, int], Iterable[Extent]]
 # The stored configuration, except the filters.
 CONFIGURATION = (
     TopicConfigManager,
@@ -134,16 +135,6 @@ class StoreCheck:
         self.live_end = find_log_end(store_directory, self.segments) if is_written else None
         unforced_from = None if is_written else find_unforced(store_directory, Clock().boot_id())
         demand_crc = settings.force_verify_prop_crc
-        self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
-        if verifier is not None:
-            end = find_log_end(store_directory, self.segments) if self.live_end is None else self.live_end
-            self.walk = VerifiedWalk(
-                self.segments,
-                verifier(self.segments.offset_min, end),
-                unclean=unclean,
-                unforced_from=unforced_from,
-                demand_crc=demand_crc,
-            )
         delay_history = read_delay_history(store_directory, settings.message_delay_level)
         self.scan = LogScan(store_directory, delay_history=delay_history)
         self.damaged: Ranges = []
@@ -157,6 +148,27 @@ class StoreCheck:
         self.ext = ConsumeQueueExtCheck(store_directory, self.expected_records)
         self.consume_queue = ConsumeQueueCheck(store_directory, self.ext, self.expected_records, self.damaged)
         self.index = IndexCheck(store_directory, sizes, self.expected_records, self.damaged, unclean=unclean)
+        self.walk = LogWalk(self.segments, unclean=unclean, unforced_from=unforced_from, demand_crc=demand_crc)
+        # Ext units are found by the addresses in the queues, in the order of the log.
+        if verifier is not None and self.ext.absent:
+            end = find_log_end(store_directory, self.segments) if self.live_end is None else self.live_end
+            plan = RangePlan(
+                str(store_directory),
+                settings.message_delay_level,
+                sizes,
+                recreated,
+                live=is_written,
+                unclean=unclean,
+                demand_crc=demand_crc,
+            )
+            self.walk = VerifiedWalk(
+                self.segments,
+                verifier(plan, self.segments.offset_min, end),
+                unclean=unclean,
+                unforced_from=unforced_from,
+                demand_crc=demand_crc,
+                accepts=self.index.can_pass,
+            )
 
     def run(self) -> CheckReport:
         """Run the whole check."""
@@ -165,7 +177,7 @@ class StoreCheck:
         if self.live_end is None or self.live_end > begin:
             for extent in self.extents():
                 if extent.columns is not None:
-                    self.take(extent.columns, extent.end, extent.requests)
+                    self.take(extent.columns, extent.end, extent.proved)
                 elif extent.kind == "damage":
                     self.damaged.append((extent.begin, extent.end))
                     self.damage.append(BadRange(extent.begin, extent.end, extent.reason))
@@ -219,16 +231,22 @@ class StoreCheck:
 
         return self.walk.walk_what_is_left(self.segments.offset_min, self.live_end, trimmed)
 
-    def take(self, columns: RecordColumns, end: int, requests: DispatchColumns | None) -> None:
-        """Compare the views with the records of one extent; *requests*: their dispatch columns, if already known."""
+    def take(self, columns: RecordColumns, end: int, proved: ProvedRecords | None) -> None:
+        """Compare the views with the records of one extent. *proved*: others have, and *columns* are a few of them."""
         if self.live_end is not None and end > self.live_end:
+            # Ranges that others verify end before.
+            assert proved is None
             count = int(np.searchsorted(columns.header["commit_log_offset"].astype(np.int64), self.live_end))
-            columns, end, requests = columns.until(count), self.live_end, None
-        self.record_count += len(columns)
-        self.fields.take(columns)
-        self.ext.prepare(columns)
-        requests = requests or self.scan.requests(columns)
+            columns, end = columns.until(count), self.live_end
+        self.record_count += len(columns) if proved is None else proved.count
+        self.fields.take(columns, telling=proved is not None)
+        requests = self.scan.requests(columns)
         rows = np.frombuffer(requests.rows, ROW_DTYPE)
+        if proved is not None:
+            self.consume_queue.take_proved(rows, requests)
+            self.index.take_proved(proved)
+            return
+        self.ext.prepare(columns)
         self.consume_queue.take(rows, requests)
         self.index.take(rows, requests, end)
 

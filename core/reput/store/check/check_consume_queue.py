@@ -74,12 +74,15 @@ class Queue:
 
     def cover(self, places: Array) -> None:
         """Take note that the log has records for these places, which ascend."""
-        first = int(places[0])
-        if first > self.end:
-            self.gaps.append((self.end, first))
+        self.cover_run(int(places[0]), int(places[-1]))
         for number in np.flatnonzero(np.diff(places) > 1).tolist():
             self.gaps.append((int(places[number]) + 1, int(places[number + 1])))
-        self.end = max(self.end, int(places[-1]) + 1)
+
+    def cover_run(self, first: int, last: int) -> None:
+        """Take note that the log has records for all places from *first* to *last*."""
+        if first > self.end:
+            self.gaps.append((self.end, first))
+        self.end = max(self.end, last + 1)
 
 
 class ConsumeQueueCheck:
@@ -143,6 +146,25 @@ class ConsumeQueueCheck:
         """Take in records, in log order; *rows* are those of *columns*."""
         if self.absent:
             return
+        expected = self.expected_units(rows, columns)
+        self.pending.append(expected)
+        self.pending_count += len(expected)
+        if self.pending_count >= PENDING_MAX:
+            self.compare_pending()
+
+    def take_proved(self, rows: Array, columns: DispatchColumns) -> None:
+        """Take in records whose units are there, in log order; *rows* has at least each queue's first and last one."""
+        if self.absent:
+            return
+        self.compare_pending()
+        expected = self.expected_units(rows, columns)
+        for queue_number in np.unique(expected["queue"]).tolist():
+            places = expected["queue_offset"][expected["queue"] == queue_number]
+            self.queues[queue_number].cover_run(int(places[0]), int(places[-1]))
+        self.findings.take(expected["commit_log_offset"][-1:], np.ones(min(len(expected), 1), bool), str)
+
+    def expected_units(self, rows: Array, columns: DispatchColumns) -> Array:
+        """Return the units that these records must have."""
         numbers = np.array([self.number(topic, queue_id) for topic, queue_id in columns.queues], np.int32)
         transaction = rows["sys_flag"] & TRANSACTION_ROLLBACK_TYPE
         wanted = (transaction != TRANSACTION_PREPARED_TYPE) & (transaction != TRANSACTION_ROLLBACK_TYPE)
@@ -164,10 +186,7 @@ class ConsumeQueueCheck:
         if further:
             expected = np.concatenate((expected, self.multi_dispatched(further, rows, columns)))
             expected = expected[np.argsort(expected["commit_log_offset"], kind="stable")]
-        self.pending.append(expected)
-        self.pending_count += len(expected)
-        if self.pending_count >= PENDING_MAX:
-            self.compare_pending()
+        return expected
 
     def multi_dispatched(self, further: list[int], rows: Array, columns: DispatchColumns) -> Array:
         """Return the units expected in the further queues to which the records with these numbers are dispatched."""

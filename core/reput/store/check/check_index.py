@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from reput.store.index.index_layout import HEADER, IndexHeader, index_paths
 from reput.store.index.index_sizes import ENTRY_DTYPE, SLOT_DTYPE, IndexSizes, find_common_sizes
 from reput.store.record.layout import TRANSACTION_ROLLBACK_TYPE
 from reput.store.recovery.check_report import Findings, Ranges, ViewReport, points_into
+from reput.store.recovery.log_walk import ProvedRecords
 from reput_hooks import DispatchColumns
 
 __all__ = ["IndexCheck"]
@@ -166,6 +168,48 @@ class IndexCheck:
         else:
             first_keys = np.flatnonzero(np.diff(expected["commit_log_offset"], prepend=-1))
             self.find_missing(expected["commit_log_offset"][first_keys], expected["is_tags"][first_keys])
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of the file with the next entry to be read, and the entry's number there."""
+        file_number, entry_number = self.file_number, self.entry_number
+        while file_number < len(self.files) and entry_number >= self.files[file_number].count:
+            file_number, entry_number = file_number + 1, 1
+        return file_number, entry_number
+
+    def seek(self, commit_log_offset: int) -> tuple[int, int]:
+        """Continue with the first entry of the records from *commit_log_offset* on, and return its place.
+
+        If entries are not in the order of the log, it may be another place.
+        """
+
+        def offset_of(number: int) -> int:
+            return int(file.entries(number, number + 1)["commit_log_offset"][0])
+
+        self.last_offset = -1
+        self.ahead = []
+        self.file_number, self.entry_number = len(self.files), 1
+        for file_number, file in enumerate(self.files):
+            if file.count > 1 and offset_of(file.count - 1) >= commit_log_offset:
+                numbers = range(1, file.count)
+                self.file_number = file_number
+                self.entry_number = numbers[bisect_left(numbers, commit_log_offset, key=offset_of)]
+                break
+        return self.place
+
+    def can_pass(self, proved: ProvedRecords) -> bool:
+        """Tell whether the entries of these records are the next ones here, too."""
+        file_number, entry_number = proved.index_end
+        known = file_number < len(self.files) and entry_number <= self.files[file_number].count
+        return proved.index_begin == self.place and (known or proved.index_end == (len(self.files), 1))
+
+    def take_proved(self, proved: ProvedRecords) -> None:
+        """Take in records whose entries are there, in log order."""
+        self.file_number, self.entry_number = proved.index_end
+        if proved.last_indexed >= 0:
+            self.with_tags = proved.with_tags
+            self.last_offset = proved.last_indexed
+            self.findings.take(np.array([proved.last_indexed]), np.ones(1, bool), str)
 
     def expected_entries(self, rows: Array, columns: DispatchColumns, *, with_tags: bool) -> Array:
         """Return the index entries of these records, in the index's order."""

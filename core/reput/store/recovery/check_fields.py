@@ -37,7 +37,7 @@ from reput.store.record.layout import (
 from reput.store.record.record import INNER_NUM
 from reput.store.record.record_columns import RecordColumns
 
-__all__ = ["FieldsCheck", "out_of_sequence"]
+__all__ = ["TIMESTAMP_MAX", "FieldsCheck", "out_of_sequence"]
 
 Array = np.ndarray[Any, Any]
 Queue = tuple[bytes, int]
@@ -115,10 +115,10 @@ class FieldsCheck:
         """Note that the bytes before *commit_log_offset* are no record."""
         self.damaged_at = commit_log_offset
 
-    def take(self, columns: RecordColumns) -> None:
-        """Take in the records of one extent."""
+    def take(self, columns: RecordColumns, *, telling: bool = False) -> None:
+        """Take in the records of one extent. *telling*: they are its `telling_records`, and the others fit in."""
         if len(columns):
-            self.take_queue_offsets(columns)
+            self.take_queue_offsets(columns, telling=telling)
             self.take_timestamps(columns)
             self.take_texts(columns)
             self.take_ports(columns)
@@ -149,7 +149,7 @@ class FieldsCheck:
 
     # Queue offsets.
 
-    def take_queue_offsets(self, columns: RecordColumns) -> None:
+    def take_queue_offsets(self, columns: RecordColumns, *, telling: bool) -> None:
         """Compare the queue offsets of each queue with the sequence so far. Only what breaks it is looked at alone."""
         header = columns.header
         sys_flag = header["sys_flag"].astype(np.int64)
@@ -164,7 +164,9 @@ class FieldsCheck:
         of_queue = queue_index[order]
         offsets = header["queue_offset"].astype(np.int64)[order]
         breaks = np.ones(len(order), bool)
-        breaks[1:] = (of_queue[1:] != of_queue[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        breaks[1:] = of_queue[1:] != of_queue[:-1]
+        if not telling:
+            breaks[1:] |= offsets[1:] != offsets[:-1] + 1
         # An inner batch takes as many offsets as it has messages.
         batch = (sys_flag[order] & INNER_BATCH_FLAG) != 0
         breaks[1:] |= batch[1:] | batch[:-1]

@@ -83,6 +83,12 @@ class Findings:
         self.missing_count = 0
         self.missing_texts: list[str] = []
 
+    @property
+    def are_none(self) -> bool:
+        """Whether the view has a part of each record so far, and nothing else was found."""
+        others = self.expired_count or self.stale_count or self.unverified_count
+        return not (self.difference_count or self.missing_count or others)
+
     def differ(self, text: str, count: int = 1) -> None:
         """Note *count* differences; *text* describes one of them."""
         self.difference_count += count

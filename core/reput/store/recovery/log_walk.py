@@ -47,9 +47,8 @@ from reput.store.record.record import INNER_NUM
 from reput.store.record.record_columns import RecordColumns, locate_records
 from reput.store.recovery.recreated_queues import RecreatedQueue, Restart
 from reput.store.state.topic_deletions import TopicDeletion
-from reput_hooks import DispatchColumns
 
-__all__ = ["Extent", "LogWalk", "last_offsets", "next_queue_offsets"]
+__all__ = ["Extent", "LogWalk", "ProvedRecords", "last_offsets", "next_queue_offsets"]
 
 Array = np.ndarray[Any, Any]
 
@@ -59,10 +58,28 @@ FIRST_CHUNK_SIZE = 64 << 10
 WITHOUT_CRC = "records carry no CRC of their own, which force_verify_prop_crc asks for"
 
 
+class ProvedRecords(msgspec.Struct, frozen=True):
+    """What another process has found about records: nothing contradicts them, and the views have them all.
+
+    Attributes:
+        count: how many records there are.
+        index_begin, index_end: the place of their first entry in the index, and that of the one behind the last, as of
+            `IndexCheck`.
+        last_indexed: commit-log offset of the last record with entries in the index; -1: there is none.
+        with_tags: the index has entries for tags.
+    """
+
+    count: int
+    index_begin: tuple[int, int]
+    index_end: tuple[int, int]
+    last_indexed: int
+    with_tags: bool
+
+
 class Extent(msgspec.Struct, frozen=True):
     """A run of bytes of one kind: [begin, end) as commit-log offsets.
 
-    Where the kind is "records" it has *columns*, and *requests* if they are made already.
+    Where the kind is "records" it has *columns*; of *proved* records, only those that tell about all of them.
     """
 
     kind: Literal["records", "blank", "damage", "stale", "tail"]
@@ -70,7 +87,14 @@ class Extent(msgspec.Struct, frozen=True):
     end: int
     reason: str = ""
     columns: RecordColumns | None = None
-    requests: DispatchColumns | None = None
+    proved: ProvedRecords | None = None
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        if self.proved is not None:
+            return self.proved.count
+        return 0 if self.columns is None else len(self.columns)
 
 
 class LogWalk(SegmentReader):
@@ -228,8 +252,11 @@ class LogWalk(SegmentReader):
         found = self.readable_extent(at)
         return self.unreadable(at, found) if isinstance(found, str) else found
 
-    def readable_extent(self, at: int) -> Extent | str:
+    def readable_extent(self, at: int, until: int | None = None) -> Extent | str:
         """Return the records or the blank at *at*, or the reason why there is neither.
+
+        Args:
+            until: all records up to there are read at once, and none behind; None: a piece of the log.
 
         Raises:
             OffsetOutOfRange: *at* is before the log's begin by now.
@@ -245,6 +272,9 @@ class LogWalk(SegmentReader):
             return "a segment is missing or was cut short"
         end = min(segment.end, segment.begin + segment.size)
         size = CHUNK_SIZE
+        if until is not None:
+            end = min(end, until)
+            size = end - at
         while True:
             data = self.pread(segment, at, min(size, end - at))
             columns, stop = locate_records(data, at, segment.end - at)
@@ -268,7 +298,7 @@ class LogWalk(SegmentReader):
         columns = extent.columns
         assert columns is not None
         self.log_end = extent.end
-        self.record_count += len(columns)
+        self.record_count += extent.record_count
         self.last_record_offset = int(columns.header["commit_log_offset"][-1])
         self.store_timestamp = max(self.store_timestamp, int(columns.store_timestamp.max()))
         while self.deletions and self.deletions[0].commit_log_offset < extent.end:

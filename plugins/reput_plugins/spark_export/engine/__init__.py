@@ -1,7 +1,7 @@
 """The store's bulk work on Spark, for logs that would take one machine hours.
 
-    check_store   executors verify ranges of the log; the driver judges, and compares the views. The report is the
-                  same as that of the local engine
+    check_store   executors verify ranges of the log and compare the views with them; the driver judges what spans
+                  ranges. The report is the same as that of the local engine
     rebuild       executors read ranges of the log, then each builds whole queues and whole index files. The bytes are
                   the same as those of the local engine
 
