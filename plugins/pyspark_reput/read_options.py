@@ -78,6 +78,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts rows.
         min_offsets_per_trigger: a micro-batch waits for this many rows, but at most for max_trigger_delay_ms.
         verifies_what_is_read: bodies that no column needs are not compared with their CRCs.
+        split_bytes: what one task reads; 0: not given, and `with_columns` chooses.
         store_id: the store's id in the checkpoint of a stream; None: recognise it by its own id, or by the marks.
     """
 
@@ -178,7 +179,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         # A damaged record must be left out whatever the columns are.
         verifies_what_is_read=verify_crc == "read" and on_corruption == "fail",
         min_partitions=given.number("minPartitions", 1),
-        split_bytes=given.size("splitBytes", 64 << 20),
+        split_bytes=given.size("splitBytes", 0),
         reads=given.choice("reads", Literal["durable", "appended"], "durable"),
         store_id=given.text("storeId"),
         pushdown=given.flag("pushdown", True),

@@ -55,6 +55,24 @@ def micro_batches(reader: Any) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("options", "mebibytes"),
+    [
+        ({}, 64),
+        ({"columns": "tags,body"}, 64),
+        ({"columns": "tags,keys"}, 128),
+        ({"columns": "tags", "splitBytes": "9m"}, 9),
+        ({"schemaMode": "kafka", "columns": "key"}, 128),
+        ({"schemaMode": "damage"}, 64),
+    ],
+)
+def test_a_read_without_bodies_has_larger_splits(log: WrittenLog, options: dict[str, str], mebibytes: int):
+    """A task takes about as long to begin, but less for a record; the option decides otherwise."""
+    assert batch(log, **options).options.split_bytes == mebibytes << 20
+    if options.get("schemaMode") != "damage":
+        assert stream(log, **options).options.split_bytes == mebibytes << 20
+
+
 def test_every_crc_is_compared_by_default(log: WrittenLog):
     """A body that changed on disk stops a read; ``onCorruption=report`` omits it."""
     assert parse_options({"path": "store"}).table.verify_crc == "all"
