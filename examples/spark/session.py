@@ -10,4 +10,6 @@ def session(name: str) -> SparkSession:
     """Return the session for the job *name*."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
+    # A lake's folders name the topics, which stay texts.
+    builder = builder.config("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

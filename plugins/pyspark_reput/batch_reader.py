@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_reput.filter_pushdown import push_filter
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
-from pyspark_reput.queue_bounds import ending_places, joined_places, starting_places
+from pyspark_reput.queue_bounds import first_of, queue_places
 from pyspark_reput.read_options import EARLIEST, LATEST, ReadOptions
 from reput.errors import ConfigError
 from reput.table import LogTable, RowFilter
 from reput.table.advice_notes import advice_noted
-from reput.table.asked_names import asked_topics, require_queue_offsets, require_topics
+from reput.table.asked_names import asked_topics, require_topics
 
 __all__ = ["BatchReader", "FilteringBatchReader"]
 
@@ -27,11 +27,13 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.starting_offset == LATEST:
             raise ConfigError("a batch cannot begin at the latest offset: option=startingOffsets value=latest")
-        for topic, queue_id in sorted(options.latest_queues):
-            raise ConfigError(
-                f"a batch cannot begin at the latest offset: option=startingOffsets topic={topic} queue_id={queue_id}",
-                "Give a queue offset, or -2 for the earliest.",
-            )
+        for (topic, queue_id), offset in sorted(options.starting_queues.items()):
+            if offset == LATEST:
+                raise ConfigError(
+                    "a batch cannot begin at the latest offset: option=startingOffsets "
+                    f"topic={topic} queue_id={queue_id}",
+                    "Give a queue offset, or -2 for the earliest.",
+                )
         if options.ending_offset == EARLIEST:
             raise ConfigError("a batch cannot end at the earliest offset: option=endingOffsets value=earliest")
         # Note the options' topics before the query's filters are added, because filters may name any topic.
@@ -44,12 +46,12 @@ class BatchReader(DataSourceReader):
         options = self.options
         table = open_table(options)
         require_topics(table, self.topics)
-        require_queue_offsets(table)
         begin, until = self.bounds(table)
         self.refuse_a_time_without_records(table, begin, until)
+        places, _ = queue_places(table, options, begin, until)
+        begin = first_of(places, options.table.row_filter, begin)
         splits = table.splits(begin, until, split_bytes=options.split_bytes, split_count_min=options.min_partitions)
-        starting = starting_places(table, options, begin, until)
-        return partitions_of(splits, joined_places(starting, ending_places(table, options, begin, until)))
+        return partitions_of(splits, places)
 
     def bounds(self, table: LogTable) -> tuple[int, int]:
         """Return the requested range as commit-log offsets; it exceeds the durable end only with ``reads=appended``."""

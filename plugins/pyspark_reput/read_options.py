@@ -74,7 +74,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         latest_if_no_record_is_later: begin at the end if the starting time is after the last record; false: raise an
             error.
         starting_times, ending_times: (topic, queue id) to ms. Queues not in them have no such bound.
-        latest_queues: (topic, queue id) of the queues that a stream begins at their end.
+        starting_queues, ending_queues: (topic, queue id) to a queue offset, or `EARLIEST` or `LATEST`.
         max_bytes_per_trigger, max_offsets_per_trigger: bounds of one micro-batch; the second counts rows.
         min_offsets_per_trigger: a micro-batch waits for this many rows, but at most for max_trigger_delay_ms.
         verifies_what_is_read: bodies that no column needs are not compared with their CRCs.
@@ -92,7 +92,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ending_timestamp: int | None
     starting_times: dict[Queue, int]
     ending_times: dict[Queue, int]
-    latest_queues: frozenset[Queue]
+    starting_queues: dict[Queue, int]
+    ending_queues: dict[Queue, int]
     latest_if_no_record_is_later: bool
     max_bytes_per_trigger: int | None
     max_offsets_per_trigger: int | None
@@ -120,10 +121,15 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     ending_times = given.times("endingOffsetsByTimestamp") if ending_timestamp is None else {}
     starting_offset, starting_queues = given.offsets("startingOffsets")
     ending_offset, ending_queues = given.offsets("endingOffsets")
-    if starting_times:
+    if starting_times or starting_timestamp is not None:
         starting_offset, starting_queues = None, {}
-    if ending_times:
+    if ending_times or ending_timestamp is not None:
         ending_offset, ending_queues = None, {}
+    for (topic, queue_id), offset in ending_queues.items():
+        if offset == EARLIEST:
+            raise ConfigError(
+                f"no queue can end at its earliest offset: option=endingOffsets topic={topic} queue_id={queue_id}"
+            )
     max_rows = given.number("maxOffsetsPerTrigger", 0) or None
     min_rows = given.number("minOffsetsPerTrigger", 0) or None
     if min_rows is not None and max_rows is not None and min_rows > max_rows:
@@ -144,12 +150,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
     table = TableOptions(
         row_format=row_format,
-        row_filter=row_filter(
-            given,
-            starting_queues if starting_timestamp is None else {},
-            ending_queues if ending_timestamp is None else {},
-            {*starting_times, *ending_times},
-        ),
+        row_filter=row_filter(given, {*starting_queues, *ending_queues, *starting_times, *ending_times}),
         verify_crc="all" if verify_crc == "read" else verify_crc,
         on_corruption=on_corruption,
         fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -168,9 +169,8 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         ending_timestamp=ending_timestamp,
         starting_times=starting_times,
         ending_times=ending_times,
-        latest_queues=frozenset(
-            queue for queue, offset in starting_queues.items() if offset == LATEST and starting_timestamp is None
-        ),
+        starting_queues=starting_queues,
+        ending_queues=ending_queues,
         latest_if_no_record_is_later=strategy == "latest",
         max_bytes_per_trigger=given.size("maxBytesPerTrigger", 0) or None,
         max_offsets_per_trigger=max_rows,
@@ -186,35 +186,18 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def row_filter(
-    given: OptionStrings,
-    starting: dict[Queue, int],
-    ending: dict[Queue, int],
-    others: Iterable[Queue],
-) -> RowFilter:
-    """Return the conditions on topics and queues; *others*: queues that get a bound when the log is known."""
+def row_filter(given: OptionStrings, bounded: Iterable[Queue]) -> RowFilter:
+    """Return the conditions on topics and queues; *bounded*: queues that get a bound when the log is known."""
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None]
     if len(chosen) > 1:
         raise ConfigError(f"only one of these options may be given: options={','.join(chosen)}")
     topics = given.names("subscribe", "topics such as orders,payments")
-    for queue, offset in ending.items():
-        if offset == EARLIEST:
-            raise ConfigError(
-                f"no queue can end at its earliest offset: option=endingOffsets topic={queue[0]} queue_id={queue[1]}"
-            )
-    ranges = {
-        queue: QueueRange(
-            begin=starting[queue] if starting.get(queue, EARLIEST) >= 0 else None,
-            until=ending[queue] if ending.get(queue, LATEST) >= 0 else None,
-        )
-        for queue in {**starting, **ending, **dict.fromkeys(others)}
-    }
     return RowFilter(
         topics=None if topics is None else frozenset(topics),
         topic_pattern=given.text("subscribePattern"),
         queues=given.assigned(),
         user_topics_only=given.flag("userTopicsOnly", False),
-        queue_ranges=ranges or None,
+        queue_ranges=dict.fromkeys(bounded, QueueRange()) or None,
     )
 
 
@@ -342,7 +325,7 @@ class OptionStrings:
         if value.isascii() and value.isdigit():
             return int(value), {}
         try:
-            parsed = msgspec.json.decode(value, type=dict[str, dict[int, int]])
+            parsed = msgspec.json.decode(value, type=dict[str, dict[int, Annotated[int, msgspec.Meta(ge=EARLIEST)]]])
         except msgspec.MsgspecError:
             wanted = 'earliest, latest, a commit-log offset, or JSON such as {"orders":{"0":23,"1":-2}}'
             raise self.wrong(name, wanted) from None
@@ -356,5 +339,7 @@ class OptionStrings:
         try:
             parsed = msgspec.json.decode(value, type=dict[str, list[int]])
         except msgspec.MsgspecError:
-            raise self.wrong("assign", "JSON such as " + json.dumps({"orders": [0, 1]})) from None
+            parsed = {}
+        if not any(parsed.values()):
+            raise self.wrong("assign", "JSON such as " + json.dumps({"orders": [0, 1]}))
         return frozenset((topic, queue) for topic, queues in parsed.items() for queue in queues)

@@ -8,6 +8,7 @@ because the log was cut below the stream's position. See `stream_position`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,23 +27,30 @@ from pyspark.sql.types import StructType
 
 from pyspark_reput.lag_report import reported_lag
 from pyspark_reput.log_reading import LogPartition, open_table, partitions_of, read_partition, with_columns
-from pyspark_reput.queue_bounds import Places, bounded, starting_places
+from pyspark_reput.queue_bounds import Places, bounded, first_of, queue_places
 from pyspark_reput.read_options import EARLIEST, ReadOptions
 from pyspark_reput.stream_position import StreamOffset, StreamPositions, begins_of
-from reput.errors import ConfigError
+from reput.errors import ConfigError, OffsetOutOfRange
 from reput.table import LogTable
 from reput.table.advice_notes import advice_noted
-from reput.table.asked_names import asked_topics, require_queue_offsets, require_topics
+from reput.table.asked_names import asked_topics, require_topics
+from reput.table.queue_offsets_in_log import QueueNumbers
 
 __all__ = ["StreamOffset", "StreamReader"]
+
+logger = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the log; it reads beyond the durable end only with ``reads=appended``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        for name, value in (("endingOffsets", options.ending_offset), ("endingTimestamp", options.ending_timestamp)):
-            if value is not None:
+        for name, is_given in (
+            ("endingOffsets", options.ending_offset is not None or options.ending_queues),
+            ("endingTimestamp", options.ending_timestamp is not None),
+            ("endingOffsetsByTimestamp", options.ending_times),
+        ):
+            if is_given:
                 raise ConfigError(f"a stream has no end: option={name}")
         self.options = with_columns(options, schema)
         self.table: LogTable | None = None
@@ -85,18 +93,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins. Spark calls this repeatedly and expects the same answer."""
         if self.first is None:
             begin = self.find_first()
-            places = starting_places(self.log(), self.options, begin, self.end())
+            places, numbers = queue_places(self.log(), self.options, begin, self.end())
+            self.refuse_future_offsets(numbers)
             begins = [(topic, queue_id, at) for (topic, queue_id), (at, _) in sorted(places.items()) if at is not None]
-            begin = self.without_rows(begin, begins)
-            self.first = self.positions.offset(begin, begins)
+            self.first = self.positions.offset(first_of(places, self.options.table.row_filter, begin), begins)
         return self.first
 
-    def without_rows(self, begin: int, begins: list[tuple[str, int, int]]) -> int:
-        """Return the lowest offset that can have a row, if every queue that is read has a begin of its own."""
-        asked = self.options.table.row_filter.queues
-        if not begins or asked is None or not asked <= {(topic, queue_id) for topic, queue_id, _ in begins}:
-            return begin
-        return max(begin, min(at for _, _, at in begins))
+    def refuse_future_offsets(self, numbers: dict[tuple[str, int], QueueNumbers]) -> None:
+        """Refuse queue offsets that their queue has not reached, or warn that the queue begins at its end.
+
+        Raises:
+            OffsetOutOfRange: a queue ends before its starting offset.
+        """
+        for (topic, queue_id), found in numbers.items():
+            asked, known = self.options.starting_queues[topic, queue_id], found.last is not None
+            next_offset = 0 if found.last is None else found.last + 1
+            if asked > next_offset and (known or self.log().offset_min == 0):
+                error = OffsetOutOfRange(
+                    f"the queue ends before this queue offset: topic={topic} queue_id={queue_id} queue_offset={asked} "
+                    f"next_queue_offset={next_offset}",
+                    "If the topic was created again, its queues count from 0. Set failOnDataLoss to false to begin at "
+                    "the queue's end.",
+                )
+                if self.options.table.fail_on_data_loss:
+                    raise error
+                logger.warning("%s", error)
 
     def find_first(self) -> int:
         """Return where a new query begins according to the options.
@@ -118,7 +139,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             return found
         if options.starting_offset is None:
-            require_queue_offsets(table)
             # As in Kafka's source: if offsets are given by queue, the query begins with them, else at the end.
             return begin if options.table.row_filter.queue_ranges else until
         if options.starting_offset == EARLIEST:

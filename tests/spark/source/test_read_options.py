@@ -291,6 +291,8 @@ def test_a_subscription_names_a_topic(value: str):
     """An empty one would read nothing."""
     with pytest.raises(ConfigError, match="the option takes topics such as orders,payments: option=subscribe"):
         parse_options({"path": "store", "subscribe": value})
+    with pytest.raises(ConfigError, match=r"the option takes JSON such as .*: option=assign"):
+        parse_options({"path": "store", "assign": '{"orders":[]}'})
     assert parse_options({"path": "store", "subscribe": "a, b,"}).table.row_filter.topics == {"a", "b"}
 
 
@@ -341,6 +343,40 @@ def test_queue_offsets_that_retention_took_are_data_loss(log: WrittenLog):
         ask(failOnDataLoss="false")
 
 
+def test_starting_offsets_count_for_a_new_stream_only(queues: WrittenLog):
+    """As in Kafka's source: a restart continues at its checkpoint, whatever queue offsets it is given."""
+    begin = stream(queues, startingOffsets='{"orders":{"0":18}}').initialOffset()
+    for number in range(90):
+        queues.append(b"later", queue_id=number % 3)
+    queues.save()
+    for options in ({}, {"startingOffsets": '{"orders":{"0":40,"1":45}}'}):
+        restarted = stream(queues, assign='{"orders":[0,1]}', **options)
+        rows = rows_from(restarted, begin, restarted.latestOffset(begin, ReadAllAvailable()))
+        assert rows == [*((0, number) for number in range(18, 50)), *((1, number) for number in range(50))]
+
+
+def test_queue_offsets_are_those_of_the_present_topic(log: WrittenLog):
+    """A topic that was deleted and created again counts from 0; a stream outlives that, too."""
+    offsets = {"startingOffsets": '{"orders":{"0":50}}'}
+    reader = stream(log, **offsets)
+    begin = reader.initialOffset()
+    log.queue_offsets.clear()
+    for _ in range(20):
+        log.append(b"of the new topic")
+    log.save()
+    rows = rows_from(reader, begin, reader.latestOffset(begin, ReadAllAvailable()))
+    assert [number for _, number in rows] == sorted([*range(50, 60), *range(20)])
+    few = {"startingOffsets": '{"orders":{"0":5}}', "endingOffsets": '{"orders":{"0":9}}'}
+    ask = batch(log, **few)
+    found = [row for part in ask.partitions() for rows in ask.read(part) for row in rows.to_pylist()]
+    assert [row["commitLogOffset"] for row in found] == log.offsets[65:69]
+    assert rows_of(batch(log, **offsets)) == 0
+    with pytest.raises(OffsetOutOfRange, match="topic=orders queue_id=0 queue_offset=50 next_queue_offset=20"):
+        stream(log, **offsets).initialOffset()
+    (place,) = stream(log, **offsets, failOnDataLoss="false").initialOffset()["begins"] or [()]
+    assert place == ("orders", 0, log.end)
+
+
 def test_a_time_wins_over_queue_offsets(log: WrittenLog):
     """Then they have no effect."""
     reader = batch(log, startingOffsets='{"orders":{"0":50}}', startingTimestamp=str(START_MS + 40_000))
@@ -365,6 +401,26 @@ def test_a_schema_that_no_row_can_have_is_named(log: WrittenLog, names: list[str
     schema = StructType([StructField(name, StringType(), nullable) for name in names])
     with pytest.raises(ConfigError, match=sentence):
         DefaultSource({"path": str(log.store)}).reader(schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endingOffsets", '{"orders":{"0":5}}'),
+        ("endingOffsets", '{"orders":{"0":-1}}'),
+        ("endingOffsetsByTimestamp", '{"orders":{"0":5}}'),
+    ],
+)
+def test_a_stream_has_no_end_of_single_queues(log: WrittenLog, name: str, value: str):
+    """It would stop to return records of the queue, or never stop."""
+    with pytest.raises(ConfigError, match=f"a stream has no end: option={name}"):
+        stream(log, **{name: value})
+
+
+def test_a_queue_offset_is_a_number_or_one_of_two_words():
+    """As in Kafka's source; others would be taken for the earliest."""
+    with pytest.raises(ConfigError, match="the option takes earliest, latest, a commit-log offset, or JSON"):
+        parse_options({"path": "store", "startingOffsets": '{"orders":{"0":-3}}'})
 
 
 def test_a_read_that_ends_within_a_record_includes_it(log: WrittenLog):
