@@ -276,7 +276,11 @@ class Lake:
                 self.add_rows(table, files, fitting(schema, table), transaction)
                 break
             except CommitConflict as error:
-                now = self.committed(open_table(self.location))
+                present = open_table(self.location)
+                now = self.committed(present)
+                if now == until and files and all_in(present, files):
+                    # The answer of an object store was lost, and its client sent the transaction once more.
+                    break
                 if now != committed:
                     raise self.moved(now, begin) from None
                 # Another store's exporter or a merge came first. Nothing of this log has changed, so try again.
@@ -394,6 +398,11 @@ class Lake:
     def is_own(self, commit: Any) -> bool:
         """Return whether a transaction added rows of this store."""
         return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
+
+
+def all_in(table: LakeTable, files: Sequence[ParquetFile]) -> bool:
+    """Return whether the table has all of *files*. No two runs write files of the same name."""
+    return {file.path for file in files} <= {file.path for file in table.files()}
 
 
 def is_foreign(table: LakeTable) -> bool:

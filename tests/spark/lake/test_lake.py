@@ -29,7 +29,8 @@ from reput_plugins.spark_export import parquet_files
 from reput_plugins.spark_export.lake import Commit, Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sources import lake_sources, row_name
-from reput_plugins.spark_export.lakes.lake_table import ParquetFile
+from reput_plugins.spark_export.lakes.delta_table import DeltaLakeTable
+from reput_plugins.spark_export.lakes.lake_table import CommitConflict, ParquetFile
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import (
     ALIKE_FILES_MAX,
@@ -39,6 +40,7 @@ from reput_plugins.spark_export.maintenance import (
     merged_size,
 )
 from reput_plugins.spark_export.parquet_files import PartitionFile, folder_name, lake_schema, write_range
+from reput_plugins.spark_export.proof.watermarks import read_watermarks
 from spark.lakes import lake_rows, offsets_in
 from written_log import START_MS, WrittenLog
 
@@ -148,6 +150,27 @@ def test_two_commits_at_once_are_one(export: Export, monkeypatch: pytest.MonkeyP
     with pytest.raises(DispatcherError):
         export.lake.commit(SCHEMA, export.offset(20), export.offset(40), files)
     assert offsets_in(export.path) == export.log.offsets[:50]
+
+
+def test_a_commit_whose_answer_was_lost_is_the_export_s_own(export: Export, monkeypatch: pytest.MonkeyPatch):
+    """The client of an object store sends it again then, and finds its own transaction in the way."""
+    append = DeltaLakeTable.append
+
+    def unanswered(table: DeltaLakeTable, *arguments: Any) -> None:
+        append(table, *arguments)
+        if table.location == export.location:
+            raise CommitConflict("a transaction of this application is there")
+
+    export.commit(0, 20)
+    monkeypatch.setattr(DeltaLakeTable, "append", unanswered)
+    added = export.commit(20, 40)
+    assert added is not None
+    assert added.records == 20
+    assert offsets_in(export.path) == export.log.offsets[:40]
+    assert [mark.until for mark in read_watermarks(export.location, export.store_id)] == [
+        export.offset(20),
+        export.offset(40),
+    ]
 
 
 def test_exporters_that_create_or_extend_a_table_at_once_all_get_it(tmp_path: Path):
