@@ -1,8 +1,9 @@
-"""One quiet Spark for all tests of this folder, stopped afterwards."""
+"""One quiet Spark for all tests of this folder, stopped afterwards; and a catalog of Iceberg tables for each test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,3 +26,15 @@ def spark(spark_classes: None) -> Iterator[Any]:
     }
     with spark_session(settings, "tests") as session:
         yield session
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a catalog of pyiceberg's configuration."""
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.utils.config import Config
+
+    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path / 'mine.db'}")
+    # pyiceberg reads the environment when it is imported.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    return "mine"

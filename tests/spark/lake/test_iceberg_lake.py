@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sqlite3
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from reput.errors import ConfigError, DispatcherError
 from reput.store.state.epochs import read_epochs
 from reput.table import LogTable, TableOptions
 from reput_hooks import Cursor
-from reput_plugins.spark_export import export
+from reput_plugins.spark_export import check_lake, export
 from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, WrittenRange, commit_ranges, write_ranges
 from reput_plugins.spark_export.lakes import iceberg_table
+from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog
 from reput_plugins.spark_export.lakes.opening import open_table
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
@@ -297,6 +299,40 @@ def test_what_does_not_fit_is_refused(iceberg: Export, tmp_path: Path):
     moved = iceberg.path.rename(tmp_path / "moved")
     with pytest.raises(ConfigError, match="An Iceberg table cannot be moved"):
         open_table(LakeLocation.of(moved, **ICEBERG))
+
+
+def test_the_catalog_has_the_settings_of_the_object_store(catalog: str):
+    """By all names that the library which writes the data files takes; else metadata would go elsewhere."""
+    names = ("AWS_ENDPOINT_URL", "aws_access_key_id", "secret_access_key", "TOKEN", "aws_default_region")
+    given = {name: f"value of {name}" for name in names}
+    opened = open_catalog(LakeLocation.of("s3://bucket/lake", given, catalog=catalog, **ICEBERG), create=False)
+    assert opened is not None
+    kinds = ("endpoint", "access-key-id", "secret-access-key", "session-token", "region")
+    assert [opened.properties[f"s3.{kind}"] for kind in kinds] == list(given.values())
+    opened.close()
+
+
+def test_a_folder_has_one_table_of_one_catalog(iceberg: Export, tmp_path: Path, catalog: str):
+    """A second one would get every row again, and its maintenance would take the first one's files for leftovers."""
+    lake, log = tmp_path / "one", iceberg.log
+    named: Any = {**ICEBERG, "catalog": catalog, "catalog_table": "sales.messages"}
+    with without_spark():
+        export(log.store, lake, **named)
+        for other in (ICEBERG, {**named, "catalog_table": "sales.others"}):
+            with pytest.raises(ConfigError, match=f"the lake's table is not in this catalog: lake={lake} catalog="):
+                export(log.store, lake, **other)
+        iceberg.commit(0, 20)
+        with pytest.raises(ConfigError, match="the lake's table is not in this catalog: "):
+            export(log.store, iceberg.path, **{**named, "catalog_table": "sales.others"})
+        # A creation that was killed before its catalog knew of it is made up for.
+        begun = tmp_path / "begun" / "metadata"
+        begun.mkdir(parents=True)
+        (begun / f"00000-{uuid.uuid4()}.metadata.json").write_text("{}")
+        assert export(log.store, begun.parent, **ICEBERG).records == 60
+    with pytest.raises(ConfigError, match=r"not in this catalog: .*catalog=none") as raised:
+        check_lake(log.store, lake)
+    assert "--catalog" in raised.value.advice
+    assert check_lake(log.store, lake, **named).ok
 
 
 def test_a_broken_catalog_is_one_sentence(iceberg: Export):

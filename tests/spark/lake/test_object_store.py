@@ -111,18 +111,6 @@ def test_batches_are_kept_once_merged_and_cut(storage_options: dict[str, str], l
     assert offsets_of(location) == log.offsets[:25]
 
 
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a catalog of pyiceberg's configuration."""
-    pytest.importorskip("pyiceberg")
-    from pyiceberg.utils.config import Config
-
-    monkeypatch.setenv("PYICEBERG_CATALOG__MINE__URI", f"sqlite:///{tmp_path / 'mine.db'}")
-    # pyiceberg reads the environment when it is imported.
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
-    return "mine"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
 def test_a_typed_table_with_a_key_is_merged_in_an_object_store(

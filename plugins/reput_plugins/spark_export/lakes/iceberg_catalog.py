@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
@@ -20,20 +22,25 @@ from reput.errors import ConfigError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
 
-__all__ = ["BUILT_IN_TABLE", "DurableFileIO", "open_catalog", "table_name"]
+__all__ = ["BUILT_IN_TABLE", "DurableFileIO", "open_catalog", "refuse_another_catalog", "table_name"]
 
 BUILT_IN_CATALOG, CATALOG_FILE = "reput", "catalog.db"
 BUILT_IN_TABLE = "reput.lake"
 FILE_IO = "py-io-impl"
-# pyiceberg's names for the Delta library's settings, with which workers write data files.
+# Metadata of a table after its first change. That of a creation may be left by one that was killed.
+CHANGED_TABLE = re.compile(r"v?0*[1-9][0-9]*(-.*)?\.metadata\.json(\.gz)?")
+# pyiceberg's names for the Delta library's settings, with which workers write data files. That library takes them with
+# or without "aws_" in front, and in any case.
 STORAGE_OPTIONS = {
-    "AWS_ENDPOINT_URL": "s3.endpoint",
-    "AWS_ENDPOINT_URL_S3": "s3.endpoint",
-    "AWS_ACCESS_KEY_ID": "s3.access-key-id",
-    "AWS_SECRET_ACCESS_KEY": "s3.secret-access-key",
-    "AWS_SESSION_TOKEN": "s3.session-token",
-    "AWS_REGION": "s3.region",
-    "AWS_DEFAULT_REGION": "s3.region",
+    "endpoint_url": "s3.endpoint",
+    "endpoint_url_s3": "s3.endpoint",
+    "endpoint": "s3.endpoint",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "token": "s3.session-token",
+    "region": "s3.region",
+    "default_region": "s3.region",
 }
 
 
@@ -43,11 +50,8 @@ def open_catalog(location: LakeLocation, *, create: bool) -> Catalog | None:
     Raises:
         ConfigError: there is no catalog with that name, or a lake in an object store names no catalog.
     """
-    properties = {
-        name: location.storage_options[key]
-        for key, name in reversed(list(STORAGE_OPTIONS.items()))
-        if key in location.storage_options
-    }
+    given = {name.lower().removeprefix("aws_"): value for name, value in location.storage_options.items()}
+    properties = {name: given[key] for key, name in reversed(STORAGE_OPTIONS.items()) if key in given}
     folder = location.folder
     if folder is not None:
         properties[FILE_IO] = f"{DurableFileIO.__module__}.{DurableFileIO.__name__}"
@@ -74,6 +78,24 @@ def open_catalog(location: LakeLocation, *, create: bool) -> Catalog | None:
 def table_name(location: LakeLocation) -> str:
     """Return the table's name in its catalog, with its namespace."""
     return location.catalog_table or BUILT_IN_TABLE
+
+
+def refuse_another_catalog(location: LakeLocation) -> None:
+    """Refuse a location that has a table, although its catalog has none of that name.
+
+    Two tables in one folder would each take the other's files for leftovers, and remove them.
+
+    Raises:
+        ConfigError: the location has a table.
+    """
+    found = location.filesystem().get_file_info(pyarrow.fs.FileSelector("metadata", allow_not_found=True))
+    if any(CHANGED_TABLE.fullmatch(entry.base_name) for entry in found):
+        raise ConfigError(
+            f"the lake's table is not in this catalog: lake={location.address} catalog={location.catalog or 'none'} "
+            f"catalog_table={table_name(location)}",
+            "Give the catalog and the name with which the lake was made (--catalog, --catalog-table), or name a "
+            "separate folder.",
+        )
 
 
 class DurableFileIO(PyArrowFileIO):

@@ -46,7 +46,7 @@ from pyiceberg.utils.datetime import datetime_to_micros, days_to_date, micros_to
 
 from reput.errors import ConfigError, DispatcherError
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, lake_errors, one_line
-from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, table_name
+from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, refuse_another_catalog, table_name
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
 from reput_plugins.spark_export.lakes.iceberg_merging import ChangedKeys, write_rows
 from reput_plugins.spark_export.lakes.iceberg_rewriting import Choose, rewrite
@@ -81,16 +81,18 @@ def open_iceberg_table(location: LakeLocation) -> IcebergLakeTable | None:
 
     Raises:
         DispatcherError: the catalog does not answer or refuses access, or the table cannot be read.
-        ConfigError: the catalog is unknown, or its table lies elsewhere.
+        ConfigError: the catalog is unknown, its table lies elsewhere, or the location has a table of another catalog.
     """
     with refusals(location, "the lake cannot be read", f"Check its address, catalog and permissions; {NAMES_KEPT}"):
         catalog = open_catalog(location, create=False)
         if catalog is None:
+            refuse_another_catalog(location)
             return None
         try:
             table = catalog.load_table(table_name(location))
         except (NoSuchTableError, NoSuchNamespaceError):
             catalog.close()
+            refuse_another_catalog(location)
             return None
         except FileNotFoundError as error:
             catalog.close()
