@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,28 @@ def test_what_does_not_fit_is_refused(iceberg: Export, tmp_path: Path):
     moved = iceberg.path.rename(tmp_path / "moved")
     with pytest.raises(ConfigError, match="An Iceberg table cannot be moved"):
         open_table(LakeLocation.of(moved, **ICEBERG))
+
+
+@pytest.mark.parametrize("kind", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"garbage" + data,
+        lambda data: data[: len(data) // 2] + bytes(40) + data[len(data) // 2 + 40 :],
+    ],
+    ids=["half", "empty", "garbage", "overwritten"],
+)
+def test_damaged_metadata_is_one_sentence(iceberg: Export, kind: str, damage: Callable[[bytes], bytes]):
+    """Whatever pyiceberg raises at it, which are errors of many kinds: in an export and in a check."""
+    iceberg.commit(0, 20)
+    for path in (iceberg.path / "metadata").glob(kind):
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DispatcherError, match=f"the lake cannot be read: lake={iceberg.path} error="), without_spark():
+        export(iceberg.log.store, iceberg.path, **ICEBERG)
+    with pytest.raises(DispatcherError, match=f"the lake cannot be read: lake={iceberg.path} error="):
+        check_lake(iceberg.log.store, iceberg.path)
 
 
 def test_the_catalog_has_the_settings_of_the_object_store(catalog: str):

@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from reput.errors import ConfigError
 from reput.store.disk.files import Files
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import LakeLocation, one_line
 
 __all__ = ["BUILT_IN_TABLE", "DurableFileIO", "open_catalog", "refuse_another_catalog", "table_name"]
 
@@ -60,7 +60,7 @@ def open_catalog(location: LakeLocation, *, create: bool) -> Catalog | None:
             return load_catalog(location.catalog, **properties)
         except ValueError as error:
             raise ConfigError(
-                f"pyiceberg has no such catalog: catalog={location.catalog} error={error}",
+                f"pyiceberg has no such catalog: catalog={location.catalog} error={one_line(error)}",
                 "Describe it in .pyiceberg.yaml, or in PYICEBERG_CATALOG__NAME__URI and so on.",
             ) from None
     if folder is None:

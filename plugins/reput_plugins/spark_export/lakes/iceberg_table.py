@@ -43,8 +43,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import BooleanType, DateType, PrimitiveType, StringType, TimestamptzType
 from pyiceberg.utils.datetime import datetime_to_micros, days_to_date, micros_to_timestamptz
+from sqlalchemy.exc import SQLAlchemyError
 
-from reput.errors import ConfigError, DispatcherError
+from reput.errors import ConfigError, DispatcherError, ReputError
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, lake_errors, one_line
 from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, refuse_another_catalog, table_name
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
@@ -73,6 +74,7 @@ SNAPSHOTS_MAX = 100
 MOVED = "the table of the catalog lies elsewhere"
 MOVED_ADVICE = "An Iceberg table cannot be moved. Name its own location, or another table of the catalog."
 RETRIES = "commit.retry.num-retries"
+KNOWN_ERRORS = (OSError, RESTError, ForbiddenError, NoSuchTableError, SQLAlchemyError, pa.ArrowException)
 NAMES_KEPT = "the next run continues where the table ends."
 
 
@@ -496,15 +498,17 @@ def refusals(location: LakeLocation, what: str, advice: str = LAKE_ADVICE) -> It
         DispatcherError: the lake or its catalog cannot be read or written.
         CommitConflict: another snapshot came first.
     """
-    # A requirement of pyiceberg's SQL catalog; other catalogs do not need it.
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
     except (CommitFailedException, ValidationException) as error:
         raise CommitConflict(one_line(error)) from None
-    except (OSError, RESTError, ForbiddenError, NoSuchTableError, SQLAlchemyError, pa.ArrowException) as error:
-        raise DispatcherError(f"{what}: lake={location.address} error={one_line(error)}", advice) from None
+    except (ReputError, CommitConflict):
+        raise
+    except Exception as error:
+        # pyiceberg lets through what its file system, its catalog's database, and its decoders raise; at damaged
+        # metadata these are errors of any kind, which often do not say what they are.
+        kind = "" if isinstance(error, KNOWN_ERRORS) else f"{type(error).__name__}: "
+        raise DispatcherError(f"{what}: lake={location.address} error={kind}{one_line(error)}", advice) from error
 
 
 def within(file: ParquetFile) -> Any:
