@@ -95,6 +95,11 @@ class LakeLocation(msgspec.Struct, frozen=True):
         """The folder of the lake; None in an object store."""
         return None if "://" in self.address else Path(self.address)
 
+    @property
+    def may_commit_late(self) -> bool:
+        """Whether a transaction that failed for want of an answer may still be made: another machine decides."""
+        return self.folder is None or self.catalog is not None
+
     def filesystem(self) -> Any:
         """Return the lake as an Arrow file system; names are relative to the lake."""
         if self.folder is not None:

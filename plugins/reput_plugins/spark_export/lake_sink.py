@@ -147,7 +147,8 @@ def commit_ranges(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
                 segments=Segments(store / "commitlog"),
             )
     except BaseException:
-        remove_files(plan, written)
+        if not plan.lake.may_commit_late:
+            remove_files(plan, written)
         raise
     if added is None:
         remove_files(plan, written)
@@ -176,8 +177,9 @@ def remove_run(plan: SinkPlan) -> None:
 def remove_files(plan: SinkPlan, written: Sequence[WrittenRange]) -> None:
     """Remove files that no transaction names.
 
-    A commit may fail after its transaction was written, so this checks the table. If the table cannot be read, the
-    files stay; no reader sees them, and maintenance removes them when they are old.
+    A commit may fail after its transaction was written, so this checks the table. Files stay if the table cannot be
+    read, and after a failed commit that may still be made. No reader sees them, and maintenance removes them when they
+    are old.
     """
     remove_unnamed(plan.lake, [file.path for task in written for file in task.files])
 

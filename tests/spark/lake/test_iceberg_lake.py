@@ -46,7 +46,7 @@ ICEBERG: Any = {"lake_format": "iceberg"}
 class Export:
     """A log of 60 records over three days, and an Iceberg table that takes in parts of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **options: Any) -> None:
         self.log = WrittenLog(root / "store")
         for number in range(60):
             topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
@@ -54,7 +54,7 @@ class Export:
         self.log.save()
         self.ends = [*self.log.offsets, self.log.end]
         self.path = root / "lake"
-        self.location = LakeLocation.of(self.path, **ICEBERG)
+        self.location = LakeLocation.of(self.path, **ICEBERG, **options)
         self.epochs = read_epochs(self.log.store, LogTable(self.log.store).store_id)
         self.lake = Lake(self.location, "export", self.epochs)
         self.lake.create(SCHEMA, None)
@@ -144,7 +144,7 @@ def test_exporters_of_two_stores_do_not_stop_each_other(iceberg: Export, monkeyp
     assert other.committed(iceberg.table()) == 77
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Stands for the end of the process."""
 
 
@@ -194,6 +194,27 @@ def test_a_commit_whose_answer_is_lost_is_recognised(iceberg: Export, monkeypatc
             iceberg.commit(0, 20)
     iceberg.commit(0, 20)
     assert iceberg.offsets() == iceberg.log.offsets[:20]
+
+
+def test_a_commit_that_is_made_after_its_error_finds_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: str
+):
+    """The server of a catalog may still be at work when its client gives up."""
+    late = Export(tmp_path, catalog=catalog)
+    real, given = SqlCatalog.commit_table, []
+
+    def unanswered(*arguments: Any) -> None:
+        given.append(arguments)
+        raise OSError("no answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(SqlCatalog, "commit_table", unanswered)
+        with pytest.raises(DispatcherError, match=r"the lake refused a commit: .*no answer"):
+            late.commit(0, 20)
+    real(*given[0])
+    late.commit(20, 40)
+    found = late.table().dataset().to_table(columns=["commitLogOffset"])
+    assert sorted(found["commitLogOffset"].to_pylist()) == late.log.offsets[:40]
 
 
 def test_a_cut_removes_one_store_s_rows_only(iceberg: Export):

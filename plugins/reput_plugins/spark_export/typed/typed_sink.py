@@ -119,7 +119,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
         """Commit the files of one table, written with *columns*; remove files that the table does not use."""
         store = Path(self.store)
         lake = lake_of_store(location, self.export_name, store, store_id, plan.store_name, make)
-        added = None
+        paths = [file.path for file in files]
         try:
             with lake_errors(location.address):
                 added = lake.commit(
@@ -130,10 +130,13 @@ class TypedPlan(msgspec.Struct, frozen=True):
                     gap_allowed=not self.table.fail_on_data_loss,
                     segments=Segments(store / "commitlog"),
                 )
-        finally:
-            if added is None or keyed:
-                # The merge has copied the rows into other files, which belong to the table.
-                remove_unnamed(location, [file.path for file in files])
+        except BaseException:
+            if keyed or not location.may_commit_late:
+                remove_unnamed(location, paths)
+            raise
+        if added is None or keyed:
+            # The merge has copied the rows into other files, which belong to the table.
+            remove_unnamed(location, paths)
         return added
 
     def remove_run(self) -> None:
