@@ -22,10 +22,29 @@ import reput
 from command_line import REPUT
 from process_tree import descendants
 from reput.errors import DispatcherError, ReputError
+from reput_plugins.spark_export import spark_session
 from reput_plugins.spark_export.spark_errors import spark_errors
 from reput_plugins.spark_export.spark_session import stop_session
 
 SECONDS_MAX = 120
+
+
+def test_a_server_that_does_not_answer_is_told_soon(monkeypatch: pytest.MonkeyPatch):
+    """Spark's own client would try for ten minutes, without a word; the token of the address is not shown."""
+    pytest.importorskip("grpc_status")
+    # As in a program without a session of its own.
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(spark_session, "program_session", lambda: None)
+    monkeypatch.setattr(spark_session, "CONNECT_SECONDS_MAX", 0.2)
+    remote = "sc://127.0.0.1:1/;token=not-shown"
+    with (
+        pytest.raises(
+            DispatcherError, match=r"Spark cannot be reached: spark.remote=sc://127.0.0.1:1 error=no conn"
+        ) as it,
+        spark_session.spark_session({"spark.remote": remote}, "test"),
+    ):
+        pass
+    assert "not-shown" not in str(it.value)
 
 
 class Gateway:

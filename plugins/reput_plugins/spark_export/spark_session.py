@@ -32,6 +32,7 @@ __all__ = ["spark_session"]
 LOCAL = "local[*]"
 LOOPBACK = "127.0.0.1"
 LOG_LINES_SHOWN = 12
+CONNECT_SECONDS_MAX = 30
 # Most of the time goes into writing a class archive.
 EXIT_SECONDS_MAX = 120
 # A control plane compiles little and keeps little, so the simplest compiler and collector start fastest. The young
@@ -87,11 +88,14 @@ def spark_session(
             if name != "spark.remote":
                 builder = builder.config(name, value)
         try:
+            require_server(settings["spark.remote"])
             session = builder.create()
         except Exception as error:
+            # The address may be followed by a token.
+            address = settings["spark.remote"].partition("/;")[0]
             first_line = str(error).strip().partition("\n")[0]
             raise DispatcherError(
-                f"Spark cannot be reached: spark.remote={settings['spark.remote']} error={first_line}",
+                f"Spark cannot be reached: spark.remote={address} error={first_line}",
                 "Name a Spark Connect server like sc://host:15002.",
             ) from error
         try:
@@ -107,6 +111,26 @@ def spark_session(
         with started(wanted, app_name, scratch, home) as session:
             yield session
         archive.keep()
+
+
+def require_server(remote: str) -> None:
+    """Refuse the address of a Spark Connect server that does not answer; Spark's client would try for ten minutes.
+
+    Raises:
+        TimeoutError: there is no connection after `CONNECT_SECONDS_MAX`.
+    """
+    if not remote.startswith("sc://"):
+        return
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(CONNECT_SECONDS_MAX)
+    except grpc.FutureTimeoutError:
+        raise TimeoutError(f"no connection in {CONNECT_SECONDS_MAX} s") from None
+    finally:
+        channel.close()
 
 
 def program_session() -> SparkSession | None:
