@@ -18,7 +18,7 @@ COLORS = ("#2563eb", "#dc2626", "#05966a", "#d97706", "#7c3aed", "#0891b2")
 def counts(spark: SparkSession, lake: str) -> dict[str, dict[int, int]]:
     """Return of each topic how many messages were born in each minute since 1970."""
     files = DeltaTable(lake).file_uris()
-    rows = spark.read.option("basePath", lake).parquet(*files)
+    rows = spark.read.option("basePath", lake).parquet(*files).where("bornTimestamp is not null")
     minute = floor(unix_millis("bornTimestamp") / 60_000).alias("minute")
     found: dict[str, dict[int, int]] = {}
     for row in rows.groupBy(col("topic"), minute).agg(count("*").alias("messages")).collect():

@@ -52,7 +52,8 @@ def funnel(spark: SparkSession, store: str, **options: Any) -> DataFrame:
     log = log.option("subscribe", ",".join(STEPS)).option("startingOffsets", "earliest").options(**options).load(store)
     order = from_json(col("body").cast("string"), "order bigint, customer string").alias("order")
     steps = log.select("topic", "bornTimestamp", unix_millis("bornTimestamp").alias("ms"), order)
-    steps = steps.select("topic", "bornTimestamp", "ms", "order.*")
+    # A body that is not JSON has no order.
+    steps = steps.select("topic", "bornTimestamp", "ms", "order.*").where(col("order").isNotNull())
     steps = steps.withWatermark("bornTimestamp", "40 minutes")
     return steps.groupBy("order").applyInPandasWithState(sessions, SESSION, STATE, "append", "EventTimeTimeout")
 

@@ -4,7 +4,9 @@ DAY refers to the store time in UTC, like 2026-01-31. No other process may have 
 a second run puts nothing, also if the first one was killed.
 """
 
+import hashlib
 import sys
+from datetime import date
 
 from pyspark.sql import SparkSession
 from session import session
@@ -13,8 +15,9 @@ from session import session
 def replay_day(spark: SparkSession, store: str, topic: str, day: str, new_topic: str) -> None:
     """Append what was stored that day to the same log, as messages of another topic."""
     log = spark.read.format("reput").option("subscribe", topic).load(store)
-    that_day = log.where(f"date(storeTimestamp) = '{day}'").orderBy("commitLogOffset")
-    name = f"replay-{topic}-{day}-{new_topic}".replace("%", "_")
+    that_day = log.where(f"date(storeTimestamp) = '{date.fromisoformat(day)}'").orderBy("commitLogOffset")
+    # Topics have characters that a write's name cannot have, and are longer.
+    name = "replay-" + hashlib.sha256("\n".join((topic, day, new_topic)).encode()).hexdigest()
     that_day.write.format("reput").mode("append").option("topic", new_topic).option("writeId", name).save(store)
 
 

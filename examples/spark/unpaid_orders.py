@@ -18,7 +18,9 @@ def topic_rows(spark: SparkSession, store: str, topic: str, **options: Any) -> D
     log = spark.readStream.format("reput").option("columns", "body,bornTimestamp").option("subscribe", topic)
     log = log.option("startingOffsets", "earliest").options(**options).load(store)
     fields = log.select("bornTimestamp", from_json(col("body").cast("string"), BODY).alias("fields"))
-    return fields.select("bornTimestamp", "fields.*").withWatermark("bornTimestamp", "10 minutes")
+    # A body that is not JSON has no order.
+    rows = fields.select("bornTimestamp", "fields.*").where(col("order").isNotNull())
+    return rows.withWatermark("bornTimestamp", "10 minutes")
 
 
 def orders_with_payments(spark: SparkSession, store: str, **options: Any) -> DataFrame:
