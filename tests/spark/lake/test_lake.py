@@ -57,8 +57,8 @@ UNKNOWN_KEYS: Any = {"raise_if_key_not_exists": False}
 class Export:
     """A log of 60 records over three days, and a lake that takes in parts of it."""
 
-    def __init__(self, root: Path, schema: pa.Schema = SCHEMA, *, begun: bool = True) -> None:
-        self.log = WrittenLog(root / "store")
+    def __init__(self, root: Path, schema: pa.Schema = SCHEMA, *, begun: bool = True, segment_size: int = 4096) -> None:
+        self.log = WrittenLog(root / "store", segment_size=segment_size)
         for number in range(60):
             topic = ("orders", "%RETRY%a|b", "订单")[number % 3].encode()
             self.log.append(b"%d" % number * 10, topic=topic, store_timestamp=START_MS + DAY_MS * number // 20)
@@ -367,6 +367,31 @@ def test_maintenance_merges_closed_days_and_keeps_every_row(export: Export):
     assert days_to_merge(open_table(export.location), date(2026, 1, 1)) == []
     assert export.committed() == export.log.end
     assert maintenance.run(lambda: None) == 0
+
+
+def test_the_footers_of_rewritten_files_have_no_bodies(tmp_path: Path):
+    """A query of any column reads the footer of each file."""
+    export = Export(tmp_path, segment_size=1 << 20)
+    log = export.log
+    for _ in range(6):
+        log.append(os.urandom(1 << 16), store_timestamp=START_MS)
+    log.save()
+    end = len(log.offsets)
+    for begin, until in ((0, 61), (61, 63), (63, 65), (65, end)):
+        export.commit(begin, until)
+
+    def footers() -> list[int]:
+        return [
+            pq.read_metadata(export.path / file.path).serialized_size for file in open_table(export.location).files()
+        ]
+
+    Maintenance(export.location, interval_ms=1, vacuum_hours=0).run(lambda: None)
+    assert max(footers()) < 20_000
+    cut = export.lake.epochs.begin(export.offset(64), 0)
+    lake = Lake(export.location, "export", cut)
+    lake.truncate(Cursor(export.store_id, cut.epoch, export.offset(64), 0), [])
+    assert offsets_in(export.path) == log.offsets[:64]
+    assert max(footers()) < 20_000
 
 
 def test_files_of_one_transaction_are_not_written_twice(export: Export):

@@ -13,9 +13,13 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 
 from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL
 
-__all__ = ["merge", "quoted", "sql_name"]
+__all__ = ["WRITER_PROPERTIES", "merge", "quoted", "sql_name"]
 
 SOURCE, TARGET = "s", "t"
+# Without the limit, the library writes the smallest and the largest body into the footer, which every query reads.
+WRITER_PROPERTIES = WriterProperties(
+    compression="ZSTD", compression_level=COMPRESSION_LEVEL, statistics_truncate_length=64
+)
 
 
 def merge(
@@ -37,7 +41,7 @@ def merge(
         target_alias=TARGET,
         # The whole source is in memory: its smallest and largest keys then exclude files of the table.
         streamed_exec=False,
-        writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
+        writer_properties=WRITER_PROPERTIES,
         commit_properties=properties,
     )
     merger = merger.when_matched_delete(gone)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, write_deltalake
 from deltalake import Transaction as DeltaTransaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -30,7 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, lake_errors, one_line
-from reput_plugins.spark_export.lakes.delta_merging import merge, quoted, sql_name
+from reput_plugins.spark_export.lakes.delta_merging import WRITER_PROPERTIES, merge, quoted, sql_name
 from reput_plugins.spark_export.lakes.delta_rewriting import rewrite
 from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, changes_of, known_versions
 from reput_plugins.spark_export.lakes.lake_table import (
@@ -40,7 +40,7 @@ from reput_plugins.spark_export.lakes.lake_table import (
     TableVersion,
     TransactionData,
 )
-from reput_plugins.spark_export.parquet_files import COMPRESSION_LEVEL, layout_like
+from reput_plugins.spark_export.parquet_files import layout_like
 
 if TYPE_CHECKING:
     from reput_plugins.spark_export.lake_location import LakeLocation
@@ -202,7 +202,11 @@ class DeltaLakeTable:
         conditions = [f"{sql_name(offset_column)} >= {from_offset}"]
         conditions += [f"{sql_name(name)} = {quoted(value)}" for name, value in equal.items()]
         with refusals(self.location, REFUSED_COMMIT):
-            self.delta.delete(" and ".join(conditions), commit_properties=properties_of(transaction))
+            self.delta.delete(
+                " and ".join(conditions),
+                writer_properties=WRITER_PROPERTIES,
+                commit_properties=properties_of(transaction),
+            )
         self.force_commits()
         self.record(transaction)
 
@@ -282,7 +286,7 @@ class DeltaLakeTable:
             metrics = self.delta.optimize.compact(
                 partition_filters=None if day is None else [(date_column, "=", day)],
                 target_size=target_size,
-                writer_properties=WriterProperties(compression="ZSTD", compression_level=COMPRESSION_LEVEL),
+                writer_properties=WRITER_PROPERTIES,
             )
         return int(metrics["numFilesRemoved"])
 
