@@ -199,6 +199,19 @@ def test_the_rows_of_a_table_with_a_key_are_proved(log: WrittenLog, tmp_path: Pa
     }
 
 
+def test_a_file_of_a_table_with_a_key_that_is_gone_is_named(log: WrittenLog, tmp_path: Path):
+    """Its keys cannot be compared then, which is a difference and no error."""
+    table = exported(log, tmp_path / "lake", mode="upsert", key=["id"])
+    (gone,) = DeltaTable(table).file_uris()
+    Path(gone).unlink()
+    report = check_lake(log.store, table)
+    assert not report.ok
+    assert counts(report)["unreadable"] == 1
+    texts = report.views["orders"].differences
+    assert any(text.startswith("a file of the lake cannot be read: file=") for text in texts)
+    assert any(text.startswith("the keys of the table cannot be read: error=") for text in texts)
+
+
 def test_dead_letters_alone_and_other_tags_are_refused(log: WrittenLog, tmp_path: Path):
     """The one is compared with its table only, the others would make a table that nothing can prove."""
     lake = tmp_path / "lake"

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
@@ -28,7 +29,7 @@ from reput.store.state.identity import read_identity, require_store
 from reput.table import LogTable, TableOptions, table_options
 from reput_plugins.spark_export.lake import COMMIT_INFO, OFFSET_COLUMN, SELECTION_SETTING, Lake
 from reput_plugins.spark_export.lake_continuation import find_cut, find_source, lake_of_store, mixed_exports
-from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lake_location import LakeLocation, one_line
 from reput_plugins.spark_export.lake_sources import all_sources, row_name
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.lakes.opening import open_table
@@ -218,7 +219,13 @@ class LakeCheck:
         own = self.lake.columns.field(STORE_COLUMN) == self.store_name
         offsets = self.lake.columns.field(OFFSET_COLUMN)
         columns = {name: ds.field(name) for name in key} | {OFFSET_COLUMN: offsets}
-        rows = self.table.dataset().to_table(columns=columns, filter=own)
+        try:
+            rows = self.table.dataset().to_table(columns=columns, filter=own)
+        except (OSError, pa.ArrowException) as error:
+            # A file of which no column can be read is counted already.
+            count = 0 if differences.counts["unreadable"] else 1
+            differences.note("unreadable", 0, f"the keys of the table cannot be read: error={one_line(error)}", count)
+            return
         found = rows.group_by(key).aggregate([([], "count_all"), (OFFSET_COLUMN, "min")])
         several = found.filter(pc.greater(found["count_all"], 1))
         for row in several.to_pylist():
