@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reput.kernel import found_kernel
+from reput.kernel import VARIABLE, found_kernel
 from reput.ring import RingMemory, RingReader, RingWriter
 from ring.ring_processes import kernel_access
 
@@ -23,6 +23,7 @@ def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         found, reason = found_kernel()
         if found is None:
             pytest.skip(f"the kernel cannot be used: {reason}")
+        monkeypatch.setenv(VARIABLE, "auto")
         monkeypatch.setattr("reput.ring.ring_memory.word_access", kernel_access)
     return str(request.param)
 

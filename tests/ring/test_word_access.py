@@ -25,11 +25,12 @@ def test_x86_64_uses_memory_views(machine: str):
 
 
 @pytest.mark.parametrize("machine", ["aarch64", "arm64"])
-def test_aarch64_uses_the_kernel(machine: str):
+def test_aarch64_uses_the_kernel(machine: str, monkeypatch: pytest.MonkeyPatch):
     """The kernel keeps the order that the processor does not; the interpreter's locks need not be a barrier."""
     used, reason = found_kernel()
     if used is None:
         pytest.skip(f"the kernel cannot be used: {reason}")
+    monkeypatch.setenv(VARIABLE, "auto")
     assert word_access(machine, "linux", "mutex+cond") == (used.RingWords, used.RingBarrier)
 
 
