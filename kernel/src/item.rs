@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyIterator;
+
 use crate::known::KnownTopic;
 use crate::record::Head;
 
@@ -52,5 +57,23 @@ impl Item<'_> {
     /// Bytes of all properties.
     pub fn properties_size(&self) -> usize {
         self.properties.iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Bytes of the record.
+    pub fn record_size(&self, py: Python<'_>) -> usize {
+        self.head.size() + self.body.len() + self.topic.field.bind(py).as_bytes().len() + 2 + self.properties_size()
+    }
+
+    /// Return the queue id; a topic's queues take turns.
+    pub fn queue_id(&self, py: Python<'_>) -> PyResult<i32> {
+        match self.queue {
+            Queue::Id(queue_id) => Ok(queue_id),
+            Queue::Turn(nums) => {
+                let turns = self.topic.object.bind(py).getattr(intern!(py, "turns"))?.cast_into::<PyIterator>()?;
+                let turn =
+                    turns.into_iter().next().ok_or_else(|| PyValueError::new_err("a topic's turns have ended"))??;
+                Ok((turn.extract::<i64>()? % nums) as i32)
+            }
+        }
     }
 }

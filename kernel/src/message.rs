@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
 
 use crate::item::{Item, Queue};
 use crate::known::{KnownTags, KnownTopic};
-use crate::record::Head;
+use crate::record::{Head, Host};
 
 /// Maximum number of characters in all keys together; longer keys are checked in Python.
 const PLAIN_KEYS_MAX: usize = 4096;
@@ -165,4 +166,22 @@ fn is_plain(text: &Bound<'_, PyString>) -> PyResult<bool> {
         return Ok((1..=PLAIN_KEYS_MAX).contains(&data.len()) && data.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
     }
     Ok(data.chars().count() <= PLAIN_KEYS_MAX && text.call_method0(intern!(text.py(), "isprintable"))?.is_truthy()?)
+}
+
+/// Return the head of records, `RecordHead` of the encoder.
+pub fn head_of(head: &Bound<'_, PyAny>) -> PyResult<Head> {
+    let py = head.py();
+    let host = |name| -> PyResult<Host> {
+        let stored = head.getattr(name)?;
+        Host::new(stored.cast::<PyBytes>()?.as_bytes())
+            .ok_or_else(|| PyValueError::new_err("a host has neither 8 nor 20 bytes"))
+    };
+    Ok(Head {
+        sys_flag: head.getattr(intern!(py, "sys_flag"))?.extract()?,
+        born_timestamp: head.getattr(intern!(py, "born_timestamp"))?.extract()?,
+        born_host: host(intern!(py, "born_host"))?,
+        store_host: host(intern!(py, "store_host"))?,
+        reconsume_times: head.getattr(intern!(py, "reconsume_times"))?.extract()?,
+        prepared_transaction_offset: head.getattr(intern!(py, "prepared_transaction_offset"))?.extract()?,
+    })
 }

@@ -14,14 +14,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyIterator, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList};
 
 use crate::counters::{Way, count};
 use crate::held_records::{Held, HeldRecords};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic};
 use crate::memory::{SharedMemory, WORD_SIZE};
-use crate::message::PlainMessage;
+use crate::message::{PlainMessage, head_of};
 use crate::record::{Head, Header, Host, Numbers};
 use crate::room::{bytes, no_memory, vec_of};
 use crate::run::Run;
@@ -189,7 +189,7 @@ impl KernelPuts {
         let (record_size, queue_id) = {
             let Some(item) = plain.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
             let Some(record_size) = self.checked_size(py, &item) else { return Ok(None) };
-            (record_size, queue_id_of(py, &item)?)
+            (record_size, item.queue_id(py)?)
         };
         plain.queue = Queue::Id(queue_id);
         Ok(Some(AdmittedMessage { message: plain, queue_id, record_size }))
@@ -306,7 +306,7 @@ impl KernelPuts {
 
     /// Tell whether the records of *items* together are not larger than one record may be.
     pub fn takes_together(&self, py: Python<'_>, items: &[Item<'_>]) -> bool {
-        items.iter().map(|item| record_size(py, item)).sum::<usize>() <= self.record_size_max
+        items.iter().map(|item| item.record_size(py)).sum::<usize>() <= self.record_size_max
     }
 
     /// Return where records of this writer are stored.
@@ -367,7 +367,7 @@ impl KernelPuts {
         if item.properties_size() > PROPERTIES_SIZE_MAX || item.body.len() > self.body_size_max {
             return None;
         }
-        Some(record_size(py, item)).filter(|size| *size <= self.record_size_max)
+        Some(item.record_size(py)).filter(|size| *size <= self.record_size_max)
     }
 
     /// Append *items* as one run and publish them; `None`: nothing has changed, and they take the Python path.
@@ -434,7 +434,7 @@ impl KernelPuts {
         let timestamp = self.next_timestamp(appender)?;
         let mut queue_ids = vec_of(items.len()).map_err(no_memory)?;
         for item in items {
-            queue_ids.push(queue_id_of(py, item)?);
+            queue_ids.push(item.queue_id(py)?);
         }
 
         let (target, at) = match &self.gathered {
@@ -461,7 +461,7 @@ impl KernelPuts {
             let index = run.queue_index(py, &item.topic, queue_id)?;
             let queue = &mut run.queues[index];
             let field = item.topic.field.bind(py).as_bytes();
-            let record_size = record_size(py, item);
+            let record_size = item.record_size(py);
             let numbers = Numbers {
                 record_size: record_size as i32,
                 magic_code: item.topic.magic_code,
@@ -580,40 +580,5 @@ impl KernelPuts {
         appender.setattr(intern!(py, "origin_head"), py.None())?;
         appender.setattr(intern!(py, "store_timestamp"), now)?;
         Ok(now)
-    }
-}
-
-/// Return the bytes of an item's record.
-fn record_size(py: Python<'_>, item: &Item<'_>) -> usize {
-    item.head.size() + item.body.len() + item.topic.field.bind(py).as_bytes().len() + 2 + item.properties_size()
-}
-
-/// Return the head of records, `RecordHead` of the encoder.
-fn head_of(head: &Bound<'_, PyAny>) -> PyResult<Head> {
-    let py = head.py();
-    let host = |name| -> PyResult<Host> {
-        let stored = head.getattr(name)?;
-        Host::new(stored.cast::<PyBytes>()?.as_bytes())
-            .ok_or_else(|| PyValueError::new_err("a host has neither 8 nor 20 bytes"))
-    };
-    Ok(Head {
-        sys_flag: head.getattr(intern!(py, "sys_flag"))?.extract()?,
-        born_timestamp: head.getattr(intern!(py, "born_timestamp"))?.extract()?,
-        born_host: host(intern!(py, "born_host"))?,
-        store_host: host(intern!(py, "store_host"))?,
-        reconsume_times: head.getattr(intern!(py, "reconsume_times"))?.extract()?,
-        prepared_transaction_offset: head.getattr(intern!(py, "prepared_transaction_offset"))?.extract()?,
-    })
-}
-
-/// Return the queue id of an item; a topic's queues take turns.
-fn queue_id_of(py: Python<'_>, item: &Item<'_>) -> PyResult<i32> {
-    match item.queue {
-        Queue::Id(queue_id) => Ok(queue_id),
-        Queue::Turn(nums) => {
-            let turns = item.topic.object.bind(py).getattr(intern!(py, "turns"))?.cast_into::<PyIterator>()?;
-            let turn = turns.into_iter().next().ok_or_else(|| PyValueError::new_err("a topic's turns have ended"))??;
-            Ok((turn.extract::<i64>()? % nums) as i32)
-        }
     }
 }
