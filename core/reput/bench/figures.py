@@ -193,6 +193,8 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         at_least("export, times df.write", "export.times_df_write", "times", 2),
         at_least("export, Iceberg times Delta", "export.iceberg_times_delta", "times", 0.8),
         at_least("check --lake", "export.check_lake_mb_per_s", "MB/s", 200),
+        at_least("typed table of JSON", "typed.mb_per_s", "MB/s", 120),
+        at_least("the same, times from_json", "typed.times_from_json", "times", 3),
         at_least("query of one column, times as fast as of all", "export.query_times_all_columns", "times", 5),
         at_least("backlog drained", "follow.drain_mb_per_s", "MB/s", 150),
         at_most("micro-batch, p50", "follow.micro_batch.p50_us", "ms", 400, scale=MS),
