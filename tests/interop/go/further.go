@@ -14,8 +14,8 @@ import (
 
 // namespace has topics and groups whose names begin with that of their namespace.
 func namespace(s *session) {
+	s.create(s.producer(producer.WithNamespace("space")), s.topic())
 	made := s.producer(producer.WithNamespace("space"), producer.WithQueueSelector(producer.NewHashQueueSelector()))
-	s.create(made, s.topic())
 	for i := 0; i < 8; i++ {
 		_, err := made.SendSync(background, message(s.topic(), 0, fmt.Sprintf("body%d", i)).WithShardingKey(fmt.Sprintf("key%d", i%3)))
 		must(err)

@@ -362,7 +362,8 @@ func trace(s *session) {
 	must(err)
 	var lines []string
 	for _, message := range s.stored("RMQ_SYS_TRACE_TOPIC", 2) {
-		for _, one := range strings.Split(string(message.Body), "\x02") {
+		// What is traced in one turn of the client comes in one message.
+		for _, one := range strings.FieldsFunc(string(message.Body), func(r rune) bool { return r == '\x02' }) {
 			fields := strings.Split(one, "\x01")
 			lines = append(lines, fmt.Sprintf("%s fields=%d", fields[0], len(fields)))
 		}
