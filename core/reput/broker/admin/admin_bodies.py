@@ -24,7 +24,7 @@ from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.response_code import ResponseCode
 from reput.store.config.config_json import Parser
 
-__all__ = ["encode_json", "json_response", "object_keyed", "parse_body", "queue_table"]
+__all__ = ["json_response", "object_keyed", "parse_body", "queue_table"]
 
 
 def json_response(body: object) -> RemotingCommand:

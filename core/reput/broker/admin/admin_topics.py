@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from reput.broker.admin.admin_bodies import encode_json, json_response
+from reput.broker.admin.admin_bodies import json_response
 from reput.broker.requests.client_manage import decode_body
 from reput.broker.state.broker_topics import BrokerTopics
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import RequestRefused
+from reput.json_encoding import encode_json
 from reput.remoting.connection import Connection
 from reput.remoting.custom_header import optional_whole, text, truth, whole
 from reput.remoting.remoting_command import RemotingCommand
