@@ -290,6 +290,19 @@ async def test_the_end_of_a_connection_ends_what_waits_for_an_answer():
 
 
 @in_loop
+async def test_a_request_after_the_end_of_its_connection_was_not_sent():
+    """The caller may repeat it without a look."""
+    _server, port = await begin_server()
+    client = RemotingClient()
+    connection = await client.connection(f"127.0.0.1:{port}")
+    connection.abort()
+    with pytest.raises(ConnectionLost, match="ended before the request was sent") as ended:
+        connection.request(RemotingCommand(ECHO))
+    assert ended.value.advice == "Repeat the request: the peer has not seen it."
+    await client.close()
+
+
+@in_loop
 async def test_nothing_listens():
     """One sentence with the address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -42,12 +42,13 @@ SMALL_REST = 4096
 # Within one turn of the loop, so many requests of a connection are answered at once. Its next ones wait for the next
 # turn, so that a connection that sends many costs the others a tenth of a millisecond and not all their time.
 ANSWERS_OF_TURN_MAX = 8
+NOT_SENT_ADVICE = "Repeat the request: the peer has not seen it."
 
 logger = logging.getLogger(__name__)
 
 
 class ConnectionLost(BrokerError):
-    """The connection ended before the request was answered. The peer may have executed the request."""
+    """The connection ended before the request was answered. If it was sent, the peer may have executed it."""
 
     advice = "Check whether the request was executed before you repeat it."
 
@@ -387,11 +388,11 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return the future of its response, for which there is no time limit.
 
         Raises:
-            ConnectionLost: the connection has ended.
+            ConnectionLost: the connection has ended; nothing was sent.
             FrameError: the request is larger than any peer accepts.
         """
         if self.closed:
-            raise ConnectionLost(f"the connection has ended: peer={self.peer}")
+            raise ConnectionLost(f"the connection ended before the request was sent: peer={self.peer}", NOT_SENT_ADVICE)
         command.opaque = next_opaque()
         self.send(command)
         future: asyncio.Future[RemotingCommand] = self.loop.create_future()
