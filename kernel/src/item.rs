@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
-use crate::known::KnownTopic;
+use crate::known::{KnownTopic, TopicSlots};
 use crate::record::Head;
 
 /// The queue of a message.
@@ -65,11 +64,11 @@ impl Item<'_> {
     }
 
     /// Return the queue id; a topic's queues take turns.
-    pub fn queue_id(&self, py: Python<'_>) -> PyResult<i32> {
+    pub fn queue_id(&self, py: Python<'_>, slots: &TopicSlots) -> PyResult<i32> {
         match self.queue {
             Queue::Id(queue_id) => Ok(queue_id),
             Queue::Turn(nums) => {
-                let turns = self.topic.object.bind(py).getattr(intern!(py, "turns"))?.cast_into::<PyIterator>()?;
+                let turns = slots.turns.get(self.topic.object.bind(py))?.cast_into::<PyIterator>()?;
                 let turn =
                     turns.into_iter().next().ok_or_else(|| PyValueError::new_err("a topic's turns have ended"))??;
                 Ok((turn.extract::<i64>()? % nums) as i32)

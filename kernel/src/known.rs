@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
+
+use crate::slots::Slot;
 
 /// Entries of a table. If a program alternates between more texts, some are looked up in Python's dictionaries.
 const KNOWN_MAX: usize = 64;
@@ -25,6 +27,27 @@ pub struct KnownTopic {
     pub offsets: Py<PyDict>,
     /// Queue id → a list of only this queue.
     pub queues: Py<PyDict>,
+}
+
+/// What a put reads of a `Topic` each time, and changes.
+pub struct TopicSlots {
+    /// Bytes of its records.
+    pub put_size: Slot,
+    /// Counts the messages that were spread over its queues.
+    pub turns: Slot,
+    /// The number of these queues; 0: not looked up yet.
+    pub write_queue_nums: Slot,
+}
+
+impl TopicSlots {
+    /// Find them in the class `Topic`.
+    pub fn of(class: &Bound<'_, PyType>) -> PyResult<TopicSlots> {
+        Ok(TopicSlots {
+            put_size: Slot::of(class, c"put_size")?,
+            turns: Slot::of(class, c"turns")?,
+            write_queue_nums: Slot::of(class, c"write_queue_nums")?,
+        })
+    }
 }
 
 impl KnownTopic {

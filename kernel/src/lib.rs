@@ -32,6 +32,7 @@ mod run;
 mod send_header;
 mod sends;
 mod sent;
+mod slots;
 mod store_files;
 mod stored;
 mod units;
@@ -47,7 +48,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 12;
+const PROTOCOL: u32 = 13;
 
 /// The compiled path of what costs reput most.
 #[pymodule]

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::item::{Item, Queue};
-use crate::known::{KnownTags, KnownTopic};
+use crate::known::{KnownTags, KnownTopic, TopicSlots};
 use crate::record::{Head, Host};
+use crate::slots::Slot;
 
 /// Maximum number of characters in all keys together; longer keys are checked in Python.
 const PLAIN_KEYS_MAX: usize = 4096;
@@ -37,6 +38,36 @@ pub struct PlainMessage {
     tags: Arc<KnownTags>,
 }
 
+/// The attributes of a `Message`.
+pub struct MessageSlots {
+    body: Slot,
+    delay_level: Slot,
+    flag: Slot,
+    keys: Slot,
+    properties: Slot,
+    queue_id: Slot,
+    sharding_key: Slot,
+    tags: Slot,
+    topic: Slot,
+}
+
+impl MessageSlots {
+    /// Find them in the class `Message`.
+    pub fn of(class: &Bound<'_, PyType>) -> PyResult<MessageSlots> {
+        Ok(MessageSlots {
+            body: Slot::of(class, c"body")?,
+            delay_level: Slot::of(class, c"delay_level")?,
+            flag: Slot::of(class, c"flag")?,
+            keys: Slot::of(class, c"keys")?,
+            properties: Slot::of(class, c"properties")?,
+            queue_id: Slot::of(class, c"queue_id")?,
+            sharding_key: Slot::of(class, c"sharding_key")?,
+            tags: Slot::of(class, c"tags")?,
+            topic: Slot::of(class, c"topic")?,
+        })
+    }
+}
+
 /// Return the value of *object* if it is exactly an `int`, of at most 32 bits.
 fn plain_int(object: &Bound<'_, PyAny>) -> Option<i32> {
     if object.is_exact_instance_of::<PyInt>() { object.extract().ok() } else { None }
@@ -46,23 +77,25 @@ impl PlainMessage {
     /// Read *message*, an exact `Message`; `None`: it is not plain.
     pub fn read<'py>(
         message: &Bound<'py, PyAny>,
+        slots: &MessageSlots,
+        of_topic: &TopicSlots,
         topic_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTopic>>>,
         tags_of: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Option<Arc<KnownTags>>>,
     ) -> PyResult<Option<PlainMessage>> {
         let py = message.py();
-        if !message.getattr(intern!(py, "properties"))?.is_none()
-            || plain_int(&message.getattr(intern!(py, "delay_level"))?) != Some(0)
-            || !message.getattr(intern!(py, "sharding_key"))?.is_none()
+        if !slots.properties.get(message)?.is_none()
+            || plain_int(&slots.delay_level.get(message)?) != Some(0)
+            || !slots.sharding_key.get(message)?.is_none()
         {
             return Ok(None);
         }
-        let Some(flag) = plain_int(&message.getattr(intern!(py, "flag"))?) else { return Ok(None) };
-        let Ok(body) = message.getattr(intern!(py, "body"))?.cast_into_exact::<PyBytes>() else { return Ok(None) };
-        let Some(topic) = topic_of(&message.getattr(intern!(py, "topic"))?)? else { return Ok(None) };
-        let Some(tags) = tags_of(&message.getattr(intern!(py, "tags"))?)? else { return Ok(None) };
-        let queue_id = message.getattr(intern!(py, "queue_id"))?;
+        let Some(flag) = plain_int(&slots.flag.get(message)?) else { return Ok(None) };
+        let Ok(body) = slots.body.get(message)?.cast_into_exact::<PyBytes>() else { return Ok(None) };
+        let Some(topic) = topic_of(&slots.topic.get(message)?)? else { return Ok(None) };
+        let Some(tags) = tags_of(&slots.tags.get(message)?)? else { return Ok(None) };
+        let queue_id = slots.queue_id.get(message)?;
         let queue = if queue_id.is_none() {
-            match topic.object.bind(py).getattr(intern!(py, "write_queue_nums"))?.extract::<i64>()? {
+            match of_topic.write_queue_nums.get(topic.object.bind(py))?.extract::<i64>()? {
                 // Not looked up yet.
                 ..=0 => return Ok(None),
                 1 => Queue::Id(0),
@@ -74,7 +107,7 @@ impl PlainMessage {
                 _ => return Ok(None),
             }
         };
-        let Some(keys) = Keys::read(message.getattr(intern!(py, "keys"))?)? else { return Ok(None) };
+        let Some(keys) = Keys::read(slots.keys.get(message)?)? else { return Ok(None) };
         Ok(Some(PlainMessage { topic, queue, flag, body: body.unbind(), keys, tags }))
     }
 
@@ -121,7 +154,13 @@ impl Keys {
             Err(error) => error.into_inner(),
         };
         let several: Vec<Bound<'_, PyAny>> = if let Ok(list) = keys.cast_exact::<PyList>() {
-            if list.len() == 1 { vec![list.get_item(0)?] } else { list.iter().collect() }
+            if list.len() == 1 {
+                let Ok(text) = list.get_item(0)?.cast_into_exact::<PyString>() else { return Ok(None) };
+                // A key with a blank would be stored as several keys, so Python refuses it.
+                let is_one = is_plain(&text)? && !text.to_str()?.contains(' ');
+                return Ok(is_one.then(|| Keys::One(text.unbind())));
+            }
+            list.iter().collect()
         } else if let Ok(tuple) = keys.cast_exact::<PyTuple>() {
             tuple.iter().collect()
         } else {
@@ -132,7 +171,6 @@ impl Keys {
             let Ok(text) = key.cast_into_exact::<PyString>() else { return Ok(None) };
             // The conversion fails if the text has a lone surrogate.
             let Ok(key) = text.to_str() else { return Ok(None) };
-            // A key with a blank would be stored as several keys, so Python refuses it.
             if key.contains(' ') || !(key.is_empty() || is_plain(&text)?) {
                 return Ok(None);
             }

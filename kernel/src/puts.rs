@@ -7,28 +7,33 @@
 //! No Python code runs between the first byte that is written and the last position that changes, so neither Ctrl-C nor
 //! another thread sees half a put.
 
-use std::sync::Arc;
+use std::collections::TryReserveError;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList, PyTuple, PyType};
 
 use crate::counters::{Way, count};
 use crate::held_records::{Held, HeldRecords};
 use crate::item::{Item, Queue};
-use crate::known::{KnownTable, KnownTags, KnownTopic};
+use crate::known::{KnownTable, KnownTags, KnownTopic, TopicSlots};
 use crate::memory::{SharedMemory, WORD_SIZE};
-use crate::message::{PlainMessage, head_of};
+use crate::message::{MessageSlots, PlainMessage, head_of};
 use crate::record::{Head, Header, Host, Numbers};
 use crate::room::{bytes, no_memory, vec_of};
 use crate::run::Run;
 use crate::sent::{added_properties, sent_items};
+use crate::slots::Slot;
 
 /// Properties of a record: the size field is a signed short.
 const PROPERTIES_SIZE_MAX: usize = 32767;
+/// Bytes of rows, and of texts, whose memory is kept for the next put.
+const KEPT_SIZE_MAX: usize = 1 << 20;
 
 /// The puts of one writer.
 #[pyclass(frozen, module = "reput_kernel")]
@@ -39,8 +44,10 @@ pub struct KernelPuts {
     statistics: Py<PyAny>,
     topics: Py<PyDict>,
     acquire: Py<PyAny>,
+    /// Arguments of `acquire`: it does not wait.
+    not_waiting: Py<PyTuple>,
     release: Py<PyAny>,
-    message_type: Py<PyAny>,
+    message_type: Py<PyType>,
     result_type: Py<PyAny>,
     records_type: Py<PyAny>,
     store_error: Py<PyAny>,
@@ -50,10 +57,69 @@ pub struct KernelPuts {
     /// None: use the system's clock.
     clock: Option<Py<PyAny>>,
     head: Head,
+    /// The bytes of the store's host, for results.
+    store_host: Py<PyBytes>,
     body_size_max: usize,
     record_size_max: usize,
     known_topics: KnownTable<KnownTopic>,
     known_tags: KnownTable<KnownTags>,
+    slots: WriterSlots,
+    of_message: MessageSlots,
+    of_topic: TopicSlots,
+    /// Of the last put, for the next one. Never locked while Python code may run.
+    gathering: Mutex<Gathering>,
+}
+
+/// What a put reads of the writer's objects each time, and changes.
+struct WriterSlots {
+    // Of the appender.
+    closed: Slot,
+    disk_full_reason: Slot,
+    ordinal: Slot,
+    origin_head: Slot,
+    publisher: Slot,
+    read_only_reason: Slot,
+    store_timestamp: Slot,
+    // Of the commit log.
+    appended: Slot,
+    begin: Slot,
+    limit: Slot,
+    memory: Slot,
+    safe_until: Slot,
+    // Of the preparer and of the statistics.
+    is_plain: Slot,
+    known_tags: Slot,
+    needs_properties: Slot,
+    threshold: Slot,
+}
+
+/// What a put gathers, with the memory that it takes.
+#[derive(Default)]
+struct Gathering {
+    run: Run,
+    queue_ids: Vec<i32>,
+    /// Where each record begins in the memory, and the word of its size.
+    size_words: Vec<(usize, [u8; WORD_SIZE])>,
+}
+
+impl Gathering {
+    /// Make room for what a put of *items* gathers.
+    fn make_room(&mut self, items: &[Item<'_>]) -> Result<(), TryReserveError> {
+        self.run.make_room(items)?;
+        self.queue_ids.try_reserve(items.len())?;
+        self.size_words.try_reserve(items.len())
+    }
+
+    /// Gather nothing any more, and keep at most the memory of a small put.
+    fn clear(&mut self) {
+        if self.run.rows.capacity() > KEPT_SIZE_MAX || self.run.texts.capacity() > KEPT_SIZE_MAX {
+            *self = Gathering::default();
+            return;
+        }
+        self.run.clear();
+        self.queue_ids.clear();
+        self.size_words.clear();
+    }
 }
 
 /// The time at which a put was called.
@@ -124,36 +190,47 @@ pub struct AdmittedMessage {
 impl KernelPuts {
     /// Put for *appender*, whose log is a mapped file, or gathers records until it is forced.
     ///
-    /// The types are those that the Python path uses: `Message`, `PutMessageResult`, `AppendedRecords`; then the status
-    /// of a result, and the class of the error for a full or failing disk. *clock* gives the time; None: the system's
-    /// clock does.
+    /// The types are those that the Python path uses: `Message`, `Topic`, `PutMessageResult`, `AppendedRecords`; then the
+    /// status of a result, and the class of the error for a full or failing disk. *clock* gives the time; None: the
+    /// system's clock does.
     #[new]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         appender: &Bound<'_, PyAny>,
-        message_type: Py<PyAny>,
+        message_type: &Bound<'_, PyType>,
+        topic_type: &Bound<'_, PyType>,
         result_type: Py<PyAny>,
         records_type: Py<PyAny>,
         put_ok: Py<PyAny>,
         store_error: Py<PyAny>,
         clock: Option<Py<PyAny>>,
     ) -> PyResult<KernelPuts> {
+        let py = appender.py();
         let preparer = appender.getattr("preparer")?;
         let put_lock = appender.getattr("put_lock")?;
         let commit_log = appender.getattr("commit_log")?;
+        let statistics = appender.getattr("put_statistics")?;
         let gathered = commit_log.getattr_opt("gathered")?;
+        let head = head_of(&preparer.getattr("head")?)?;
         Ok(KernelPuts {
+            slots: WriterSlots::of(appender, &commit_log, &preparer, &statistics)?,
+            of_message: MessageSlots::of(message_type)?,
+            of_topic: TopicSlots::of(topic_type)?,
+            gathering: Mutex::default(),
+            store_host: PyBytes::new(py, head.store_host.stored()).unbind(),
+            not_waiting: PyTuple::new(py, [false])?.unbind(),
             gathered: gathered.map(|gathered| gathered.cast_into::<PyDict>()).transpose()?.map(Bound::unbind),
             commit_log: commit_log.unbind(),
-            statistics: appender.getattr("put_statistics")?.unbind(),
+            statistics: statistics.unbind(),
             topics: preparer.getattr("topics")?.cast_into::<PyDict>()?.unbind(),
             acquire: put_lock.getattr("acquire")?.unbind(),
             release: put_lock.getattr("release")?.unbind(),
-            head: head_of(&preparer.getattr("head")?)?,
+            head,
             body_size_max: preparer.getattr("body_size_max")?.extract()?,
             record_size_max: preparer.getattr("record_size_max")?.extract()?,
             preparer: preparer.unbind(),
             appender: appender.clone().unbind(),
-            message_type,
+            message_type: message_type.clone().unbind(),
             result_type,
             records_type,
             store_error,
@@ -189,7 +266,7 @@ impl KernelPuts {
         let (record_size, queue_id) = {
             let Some(item) = plain.item(py, &self.head, self.body_size_max)? else { return Ok(None) };
             let Some(record_size) = self.checked_size(py, &item) else { return Ok(None) };
-            (record_size, item.queue_id(py)?)
+            (record_size, item.queue_id(py, &self.of_topic)?)
         };
         plain.queue = Queue::Id(queue_id);
         Ok(Some(AdmittedMessage { message: plain, queue_id, record_size }))
@@ -270,7 +347,6 @@ impl KernelPuts {
             &self.statistics,
             &self.acquire,
             &self.release,
-            &self.message_type,
             &self.result_type,
             &self.records_type,
             &self.store_error,
@@ -284,14 +360,47 @@ impl KernelPuts {
         if let Some(gathered) = &self.gathered {
             visit.call(gathered)?;
         }
+        visit.call(&self.message_type)?;
         visit.call(&self.topics)
+    }
+}
+
+impl WriterSlots {
+    /// Find them in the classes of these objects.
+    fn of(
+        appender: &Bound<'_, PyAny>,
+        commit_log: &Bound<'_, PyAny>,
+        preparer: &Bound<'_, PyAny>,
+        statistics: &Bound<'_, PyAny>,
+    ) -> PyResult<WriterSlots> {
+        let of_appender = |name| Slot::of(&appender.get_type(), name);
+        let of_log = |name| Slot::of(&commit_log.get_type(), name);
+        let of_preparer = |name| Slot::of(&preparer.get_type(), name);
+        Ok(WriterSlots {
+            closed: of_appender(c"closed")?,
+            disk_full_reason: of_appender(c"disk_full_reason")?,
+            ordinal: of_appender(c"ordinal")?,
+            origin_head: of_appender(c"origin_head")?,
+            publisher: of_appender(c"publisher")?,
+            read_only_reason: of_appender(c"read_only_reason")?,
+            store_timestamp: of_appender(c"store_timestamp")?,
+            appended: of_log(c"appended")?,
+            begin: of_log(c"begin")?,
+            limit: of_log(c"limit")?,
+            memory: of_log(c"memory")?,
+            safe_until: of_log(c"safe_until")?,
+            is_plain: of_preparer(c"is_plain")?,
+            known_tags: of_preparer(c"known_tags")?,
+            needs_properties: of_preparer(c"needs_properties")?,
+            threshold: Slot::of(&statistics.get_type(), c"threshold")?,
+        })
     }
 }
 
 impl KernelPuts {
     /// Tell whether the writer stores messages without additions.
     fn is_plain_writer(&self, py: Python<'_>) -> PyResult<bool> {
-        self.preparer.bind(py).getattr(intern!(py, "is_plain"))?.is_truthy()
+        self.slots.is_plain.get(self.preparer.bind(py))?.is_truthy()
     }
 
     /// Return the topic of this name; `None`: the writer has not used it yet.
@@ -316,7 +425,7 @@ impl KernelPuts {
 
     /// Tell whether the rows of messages carry their properties.
     pub fn carries_properties(&self, py: Python<'_>) -> PyResult<bool> {
-        self.preparer.bind(py).getattr(intern!(py, "needs_properties"))?.is_truthy()
+        self.slots.needs_properties.get(self.preparer.bind(py))?.is_truthy()
     }
 
     /// Read a message of the program; `None`: it is not plain.
@@ -327,10 +436,12 @@ impl KernelPuts {
         }
         PlainMessage::read(
             message,
+            &self.of_message,
+            &self.of_topic,
             |topic| self.topic(topic),
             |tags| {
                 self.known_tags.get(tags, |tags| {
-                    KnownTags::find(&self.preparer.bind(py).getattr(intern!(py, "known_tags"))?, tags)
+                    KnownTags::find(&self.slots.known_tags.get(self.preparer.bind(py))?, tags)
                 })
             },
         )
@@ -356,7 +467,7 @@ impl KernelPuts {
             Called::Told(called) => self.told_monotonic(py)? - called,
         };
         let statistics = self.statistics.bind(py);
-        if taken > statistics.getattr(intern!(py, "threshold"))?.extract::<f64>()? {
+        if taken > self.slots.threshold.get(statistics)?.extract::<f64>()? {
             statistics.call_method1(intern!(py, "note"), (taken, count))?;
         }
         Ok(())
@@ -389,12 +500,12 @@ impl KernelPuts {
         if items.is_empty() || is_batch && size > self.record_size_max {
             return Ok(None);
         }
-        if !self.acquire.bind(py).call1((false,))?.is_truthy()? {
+        if !self.acquire.bind(py).call1(self.not_waiting.bind(py))?.is_truthy()? {
             return Ok(None);
         }
         let release = self.release.bind(py);
         let lock = PutLock { release };
-        let publisher = self.appender.bind(py).getattr(intern!(py, "publisher"))?;
+        let publisher = self.slots.publisher.get(self.appender.bind(py))?;
         let Some(appended) = self.append_run(py, items, size, makes_results, &publisher)? else { return Ok(None) };
         // Python code runs here, so Ctrl-C may come, as it may between record and publication in the Python path.
         match &appended.publication {
@@ -419,26 +530,30 @@ impl KernelPuts {
     ) -> PyResult<Option<Appended<'py>>> {
         let appender = self.appender.bind(py);
         let log = self.commit_log.bind(py);
-        if appender.getattr(intern!(py, "closed"))?.is_truthy()?
-            || !appender.getattr(intern!(py, "read_only_reason"))?.is_none()
-            || !appender.getattr(intern!(py, "disk_full_reason"))?.is_none()
+        let slots = &self.slots;
+        if slots.closed.get(appender)?.is_truthy()?
+            || !slots.read_only_reason.get(appender)?.is_none()
+            || !slots.disk_full_reason.get(appender)?.is_none()
         {
             return Ok(None);
         }
-        let before = log.getattr(intern!(py, "appended"))?;
+        let before = slots.appended.get(log)?;
         let begin: i64 = before.extract()?;
         let end = begin + size as i64;
-        if end > log.getattr(intern!(py, "safe_until"))?.extract()? && !self.made_safe(log, end)? {
+        if end > slots.safe_until.get(log)?.extract()? && !self.made_safe(log, end)? {
             return Ok(None);
         }
         let timestamp = self.next_timestamp(appender)?;
-        let mut queue_ids = vec_of(items.len()).map_err(no_memory)?;
+        // Taken out meanwhile: Python code runs here. A put that fails leaves an empty one behind.
+        let mut gathering = mem::take(&mut *self.gathering()?);
+        gathering.make_room(items).map_err(no_memory)?;
+        let Gathering { run, queue_ids, size_words } = &mut gathering;
         for item in items {
-            queue_ids.push(item.queue_id(py)?);
+            queue_ids.push(item.queue_id(py, &self.of_topic)?);
         }
 
         let (target, at) = match &self.gathered {
-            None => (log.getattr(intern!(py, "memory"))?, begin - log.getattr(intern!(py, "begin"))?.extract::<i64>()?),
+            None => (slots.memory.get(log)?, begin - slots.begin.get(log)?.extract::<i64>()?),
             Some(_) => (PyByteArray::new_with(py, size, |_| Ok(()))?.into_any(), 0),
         };
         let (memory, at) = (SharedMemory::of(&target)?, at as usize);
@@ -447,17 +562,15 @@ impl KernelPuts {
                 "the record does not fit its segment: record_size={size} position={at}"
             )));
         }
-        let mut run = Run::of(items).map_err(no_memory)?;
-        let mut places = vec_of(items.len()).map_err(no_memory)?;
+        let mut places = vec_of(if makes_results { 0 } else { items.len() }).map_err(no_memory)?;
         let mut results = vec_of(if makes_results { items.len() } else { 0 }).map_err(no_memory)?;
-        let store_host = PyBytes::new(py, self.head.store_host.stored());
+        let store_host = self.store_host.bind(py);
         let time = PyInt::new(py, timestamp);
         // Until the end no record of the run has its size: if the process is killed meanwhile, nothing behind the log's
         // end looks like a record, and the next opening finds no damage.
-        let mut size_words = vec_of(items.len()).map_err(no_memory)?;
         let mut record_at = at;
         let mut offset = before.clone();
-        for (item, queue_id) in items.iter().zip(queue_ids) {
+        for (item, &queue_id) in items.iter().zip(&*queue_ids) {
             let index = run.queue_index(py, &item.topic, queue_id)?;
             let queue = &mut run.queues[index];
             let field = item.topic.field.bind(py).as_bytes();
@@ -485,11 +598,6 @@ impl KernelPuts {
             debug_assert_eq!(piece_at, record_at + record_size);
             record_at = piece_at;
             run.add_row(item, &numbers, index as i32);
-            places.push(Place {
-                commit_log_offset: numbers.commit_log_offset,
-                record_size,
-                queue_offset: numbers.queue_offset,
-            });
             if makes_results {
                 let record_end = (begin + (record_at - at) as i64).into_pyobject(py)?.into_any();
                 results.push(self.result_type.bind(py).call1((
@@ -500,18 +608,24 @@ impl KernelPuts {
                     queue_id,
                     numbers.queue_offset,
                     &time,
-                    &store_host,
+                    store_host,
                 ))?);
                 offset = record_end;
+            } else {
+                places.push(Place {
+                    commit_log_offset: numbers.commit_log_offset,
+                    record_size,
+                    queue_offset: numbers.queue_offset,
+                });
             }
             let queue = &mut run.queues[index];
             queue.next_offset += 1;
             queue.size += record_size as i64;
         }
 
-        let end_object = end.into_pyobject(py)?;
-        let ordinal = appender.getattr(intern!(py, "ordinal"))?.extract::<i64>()? + items.len() as i64;
-        let ordinal_object = ordinal.into_pyobject(py)?;
+        let end_object = if makes_results { offset } else { end.into_pyobject(py)?.into_any() };
+        let ordinal = slots.ordinal.get(appender)?.extract::<i64>()? + items.len() as i64;
+        let ordinal_object = ordinal.into_pyobject(py)?.into_any();
         let names = run.names(py)?;
         let held = Held { begin, end, store_timestamp: timestamp, ordinal, row: &run.rows, texts: &run.texts };
         let holder = match publisher.getattr(intern!(py, "held"))?.cast_into::<HeldRecords>() {
@@ -536,25 +650,31 @@ impl KernelPuts {
         }
         run.move_offsets(py)?;
         // From here on nothing can fail: attributes that exist get other values.
-        for (at, word) in size_words {
-            memory.write_word(at, word);
+        for (at, word) in &*size_words {
+            memory.write_word(*at, *word);
         }
         drop(memory);
-        log.setattr(intern!(py, "appended"), &end_object)?;
-        run.add_put_sizes(py)?;
-        appender.setattr(intern!(py, "ordinal"), ordinal_object)?;
+        slots.appended.set(log, end_object)?;
+        run.add_put_sizes(py, &self.of_topic)?;
+        slots.ordinal.set(appender, ordinal_object)?;
         let publication = match (holder, records) {
             (_, Some(records)) => Publication::Due(records),
             (Some(holder), None) if holder.get().hold(&held, &names)? => Publication::Release,
             (_, None) => Publication::Held,
         };
+        gathering.clear();
+        *self.gathering()? = gathering;
         Ok(Some(Appended { places, store_timestamp: timestamp, results, publication }))
+    }
+
+    fn gathering(&self) -> PyResult<MutexGuard<'_, Gathering>> {
+        self.gathering.lock().map_err(|_| PyRuntimeError::new_err("what a put gathers is broken"))
     }
 
     /// Make room up to *end* in the present segment; false: the segment ends before, or the disk has no room.
     fn made_safe(&self, log: &Bound<'_, PyAny>, end: i64) -> PyResult<bool> {
         let py = log.py();
-        if end > log.getattr(intern!(py, "limit"))?.extract()? {
+        if end > self.slots.limit.get(log)?.extract()? {
             return Ok(false);
         }
         match log.call_method1(intern!(py, "make_safe"), (end,)) {
@@ -568,7 +688,7 @@ impl KernelPuts {
     /// Return the store time of the next record, which never goes back within a log.
     fn next_timestamp(&self, appender: &Bound<'_, PyAny>) -> PyResult<i64> {
         let py = appender.py();
-        let before: i64 = appender.getattr(intern!(py, "store_timestamp"))?.extract()?;
+        let before: i64 = self.slots.store_timestamp.get(appender)?.extract()?;
         let now = match &self.clock {
             None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64),
             Some(clock) => clock.bind(py).call_method0(intern!(py, "now_ms"))?.extract()?,
@@ -577,8 +697,8 @@ impl KernelPuts {
             return Ok(before);
         }
         // The head that the Python path caches has the former time.
-        appender.setattr(intern!(py, "origin_head"), py.None())?;
-        appender.setattr(intern!(py, "store_timestamp"), now)?;
+        self.slots.origin_head.set(appender, py.None().into_bound(py))?;
+        self.slots.store_timestamp.set(appender, now.into_pyobject(py)?.into_any())?;
         Ok(now)
     }
 }

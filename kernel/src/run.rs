@@ -3,14 +3,12 @@
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::item::Item;
-use crate::known::KnownTopic;
+use crate::known::{KnownTopic, TopicSlots};
 use crate::record::{Numbers, ROW_SIZE, TextSizes, row};
-use crate::room::vec_of;
 
 /// A queue that a run touches.
 pub struct RunQueue {
@@ -23,6 +21,7 @@ pub struct RunQueue {
 }
 
 /// The data that is gathered while the records of a run are written.
+#[derive(Default)]
 pub struct Run {
     /// In the order of their first records.
     pub queues: Vec<RunQueue>,
@@ -33,10 +32,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// Return a run with room for what `add_row` gathers of *items*.
-    pub fn of(items: &[Item<'_>]) -> Result<Run, TryReserveError> {
-        let (rows, texts) = (items.len() * ROW_SIZE, items.iter().map(Item::texts_size).sum());
-        Ok(Run { queues: vec_of(1)?, latest: 0, rows: vec_of(rows)?, texts: vec_of(texts)? })
+    /// Make room for what `add_row` gathers of *items*.
+    pub fn make_room(&mut self, items: &[Item<'_>]) -> Result<(), TryReserveError> {
+        self.queues.try_reserve(1)?;
+        self.rows.try_reserve(items.len() * ROW_SIZE)?;
+        self.texts.try_reserve(items.iter().map(Item::texts_size).sum())
+    }
+
+    /// Gather nothing any more.
+    pub fn clear(&mut self) {
+        self.queues.clear();
+        self.latest = 0;
+        self.rows.clear();
+        self.texts.clear();
     }
 
     /// Return the number of a queue within the run.
@@ -119,11 +127,11 @@ impl Run {
     }
 
     /// Add the bytes of the records to those of their topics.
-    pub fn add_put_sizes(&self, py: Python<'_>) -> PyResult<()> {
+    pub fn add_put_sizes(&self, py: Python<'_>, slots: &TopicSlots) -> PyResult<()> {
         for queue in &self.queues {
             let topic = queue.topic.object.bind(py);
-            let put_size = topic.getattr(intern!(py, "put_size"))?.extract::<i64>()? + queue.size;
-            topic.setattr(intern!(py, "put_size"), put_size)?;
+            let put_size = slots.put_size.get(topic)?.extract::<i64>()? + queue.size;
+            slots.put_size.set(topic, put_size.into_pyobject(py)?.into_any())?;
         }
         Ok(())
     }

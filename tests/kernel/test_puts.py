@@ -20,7 +20,9 @@ from reput.ring import RingMemory, RingReader, RingWriter
 from reput.store.message_store import MessageStore
 from reput.store.record.layout import MESSAGE_MAGIC_CODE, SIZE_AND_MAGIC
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
+from reput.store.writer.appender import Appender
 from reput.store.writer.publisher import AppendedRecords
+from reput.store.writer.topic_table import Topic
 from small_store import ManualClock, UnforcedFiles, log_bytes, small_settings
 from twin_stores import TwinStores, outcome_of
 
@@ -257,7 +259,7 @@ def test_a_batch_that_is_cut_off_leaves_nothing_that_looks_like_a_record(
 
     appender = store.appender
     appender.kernel = required_kernel.KernelPuts(
-        appender, Message, result_or_end, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, None
+        appender, Message, Topic, result_or_end, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, None
     )
     with pytest.raises(KeyboardInterrupt):
         store.put_batch([message] * 4)
@@ -265,4 +267,37 @@ def test_a_batch_that_is_cut_off_leaves_nothing_that_looks_like_a_record(
     assert made == [store.appended + number * size for number in range(3)]
     for at in made:
         assert bytes(memory[at : at + 8]) == SIZE_AND_MAGIC.pack(0, MESSAGE_MAGIC_CODE)
+    store.close(views_complete=False)
+
+
+def test_an_object_whose_class_has_changed_is_refused(required_kernel: Kernel, tmp_path: Path) -> None:
+    """The kernel reads attributes where the class it knows has them: objects of another one may have others there."""
+
+    class Other(Appender):
+        __slots__ = ()
+
+    store = MessageStore(tmp_path / "store", small_settings(), files=UnforcedFiles())
+    first = store.put(Message("orders", b"body"))
+    store.appender.__class__ = Other
+    with pytest.raises(TypeError, match="the object is not of the class"):
+        store.put(Message("orders", b"body"))
+    store.appender.__class__ = Appender
+    assert store.put(Message("orders", b"body")).commit_log_offset == first.next_commit_log_offset
+    store.close(views_complete=False)
+
+
+def test_a_class_without_the_slots_is_refused(required_kernel: Kernel, tmp_path: Path) -> None:
+    """The two sides name the same attributes, or the store is not opened."""
+    store = MessageStore(tmp_path / "store", small_settings(), files=UnforcedFiles())
+    with pytest.raises(TypeError, match="the class has no such slot"):
+        required_kernel.KernelPuts(
+            store.appender,
+            Message,
+            object,
+            PutMessageResult,
+            AppendedRecords,
+            PutMessageStatus.PUT_OK,
+            StoreError,
+            None,
+        )
     store.close(views_complete=False)

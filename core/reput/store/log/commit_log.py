@@ -71,6 +71,9 @@ class OpenSegment:
 class CommitLog:
     """The end of the log. Call `append` and `roll` under the put lock, `flush` from one thread at a time."""
 
+    # The kernel reads and changes the slots at each put.
+    __slots__ = ("__dict__", "appended", "begin", "limit", "memory", "safe_until")
+
     def __init__(
         self,
         directory: Path,

@@ -65,6 +65,18 @@ class Appender:
         on_delayed: called with the delay level and the deliver time (ms) of each delayed message, under the put lock.
     """
 
+    # The kernel reads and changes the slots at each put.
+    __slots__ = (
+        "__dict__",
+        "closed",
+        "disk_full_reason",
+        "ordinal",
+        "origin_head",
+        "publisher",
+        "read_only_reason",
+        "store_timestamp",
+    )
+
     def __init__(self, store_files: StoreFiles, preparer: MessagePreparer) -> None:
         self.directory = store_files.directory
         self.settings = settings = store_files.settings

@@ -9,6 +9,7 @@ from reput.store.log.commit_log import CommitLog
 from reput.store.log.group_commit_log import GroupCommitLog
 from reput.store.record.message import Message, PutMessageResult, PutMessageStatus
 from reput.store.writer.publisher import AppendedRecords
+from reput.store.writer.topic_table import Topic
 
 __all__ = ["kernel_puts"]
 
@@ -26,5 +27,5 @@ def kernel_puts(appender: object, commit_log: CommitLog, clock: Clock) -> Kernel
         return None
     told = None if type(clock) is Clock else clock
     return found.KernelPuts(
-        appender, Message, PutMessageResult, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, told
+        appender, Message, Topic, PutMessageResult, AppendedRecords, PutMessageStatus.PUT_OK, StoreError, told
     )

@@ -68,6 +68,9 @@ class MessagePreparer:
         is_plain: the preparer adds nothing to a message.
     """
 
+    # The kernel reads the slots at each put.
+    __slots__ = ("__dict__", "is_plain", "known_tags", "needs_properties")
+
     def __init__(
         self,
         settings: Settings,

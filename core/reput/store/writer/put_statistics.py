@@ -72,6 +72,9 @@ class PutStatistics:
         threshold: seconds. The writer notes each call that took more.
     """
 
+    # The kernel reads the slot at each put.
+    __slots__ = ("__dict__", "threshold")
+
     def __init__(self, monotonic: Callable[[], float], message_count: Callable[[], int], *, tells_all: bool) -> None:
         self.monotonic = monotonic
         self.message_count = message_count
