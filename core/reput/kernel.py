@@ -38,6 +38,7 @@ __all__ = [
     "KernelReads",
     "KernelSends",
     "ReadRecords",
+    "RecordMaker",
     "RingBarrier",
     "RingWords",
     "SendRequests",
@@ -134,6 +135,10 @@ class KernelSends(Protocol):
         """Put the messages as one run; return the frames of each one's answers. None: nothing has changed."""
 
 
+class RecordMaker(Protocol):
+    """Makes the objects of records that the kernel has read, as `checked_record` does."""
+
+
 class ReadRecords(Protocol):
     """Records of a queue, each checked as a whole."""
 
@@ -147,22 +152,10 @@ class ReadRecords(Protocol):
     def data(self) -> list[bytes]:
         """Return the bytes of each record."""
 
-    def decoded(
-        self,
-        undecoded: type,
-        record: type,
-        decode: Callable[[bytes, str], dict[str, Any]],
-        early_body_end_max: int,
-    ) -> list[Any]:
-        """Return the objects of the records, as `checked_record` makes each."""
+    def decoded(self, maker: RecordMaker) -> list[Any]:
+        """Return the objects of the records."""
 
-    def fetched(
-        self,
-        undecoded: type,
-        record: type,
-        decode: Callable[[bytes, str], dict[str, Any]],
-        early_body_end_max: int,
-    ) -> Iterator[tuple[int, Any]]:
+    def fetched(self, maker: RecordMaker) -> Iterator[tuple[int, Any]]:
         """Yield queue offset and object of each record, which is made when it is taken."""
 
 
@@ -290,6 +283,7 @@ class Kernel(Protocol):
     KernelPuts: Callable[..., KernelPuts]
     KernelReads: Callable[..., KernelReads]
     KernelConsumer: Callable[..., KernelConsumer]
+    RecordMaker: Callable[..., RecordMaker]
     GroupLock: type[Any]
     HeldRecords: Callable[..., KernelHeldRecords]
     KernelSends: Callable[..., KernelSends]

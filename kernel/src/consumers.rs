@@ -6,18 +6,19 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyIterator, PyList, PyTuple};
 
 use crate::counters::{Way, count as tally};
 use crate::fetched::FetchedRecords;
 use crate::group_lock::{ConsumerRun, GroupLock, SharedRun, add};
+use crate::record_maker::RecordMaker;
 
 /// The compiled path of one consumer.
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct KernelConsumer {
     lock: Py<GroupLock>,
     member: Py<PyAny>,
-    record_type: Py<PyType>,
+    maker: Py<RecordMaker>,
     run: SharedRun,
 }
 
@@ -137,10 +138,10 @@ impl KernelConsumer {
 
 #[pymethods]
 impl KernelConsumer {
-    /// Receive for *member*, a `GroupMember` of the group with this lock.
+    /// Receive records of *maker* for *member*, a `GroupMember` of the group with this lock.
     #[new]
-    fn new(lock: Py<GroupLock>, member: Py<PyAny>, record_type: Py<PyType>) -> KernelConsumer {
-        KernelConsumer { lock, member, record_type, run: SharedRun::default() }
+    fn new(lock: Py<GroupLock>, member: Py<PyAny>, maker: Py<RecordMaker>) -> KernelConsumer {
+        KernelConsumer { lock, member, maker, run: SharedRun::default() }
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -167,10 +168,10 @@ impl KernelConsumer {
     /// go to another consumer.
     fn acknowledge(&self, record: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = record.py();
-        if !record.get_type().is(&self.record_type) || self.lock.get().is_abandoned() {
+        if self.lock.get().is_abandoned() {
             return Ok(false);
         }
-        let commit_log_offset = record.getattr(intern!(py, "commit_log_offset"))?;
+        let Some(commit_log_offset) = self.maker.get().commit_log_offset(record) else { return Ok(false) };
         if let Ok(number) = commit_log_offset.extract()
             && self.acknowledge_of_run(number)
         {

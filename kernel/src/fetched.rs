@@ -4,21 +4,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
 
-use crate::reads::{OwnedMakers, ReadRecord, ReadRecords};
+use crate::reads::{ReadRecord, ReadRecords};
+use crate::record_maker::RecordMaker;
 
 /// An iterator over (queue offset, record).
 #[pyclass(frozen, module = "reput_kernel")]
 pub struct FetchedRecords {
     found: Py<ReadRecords>,
-    makers: OwnedMakers,
+    maker: Py<RecordMaker>,
     /// Number of the next one.
     next: AtomicUsize,
 }
 
 impl FetchedRecords {
     /// Return the records of *found*, from the first one on.
-    pub fn new(found: Py<ReadRecords>, makers: OwnedMakers) -> FetchedRecords {
-        FetchedRecords { found, makers, next: AtomicUsize::new(0) }
+    pub fn new(found: Py<ReadRecords>, maker: Py<RecordMaker>) -> FetchedRecords {
+        FetchedRecords { found, maker, next: AtomicUsize::new(0) }
     }
 
     /// Return the next record and its number, without taking it.
@@ -34,7 +35,7 @@ impl FetchedRecords {
 
     /// Make the object of one of the records.
     pub fn object<'py>(&self, py: Python<'py>, record: &ReadRecord) -> PyResult<Bound<'py, PyAny>> {
-        self.makers.bind(py).record_of(record)
+        self.maker.get().record_of(py, record)
     }
 }
 

@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
+use pyo3::types::{PyDict, PyInt, PyList, PyString};
 
 use crate::counters::{Way, count as tally};
 use crate::query::{IndexFile, Query};
 use crate::reads::{
-    Bounds, OpenSegment, OwnedMakers, ReadRecord, Selection, UNIT_SIZE, Units, Wanted, open_segment, read_units,
+    Bounds, OpenSegment, ReadRecord, Selection, UNIT_SIZE, Units, Wanted, open_segment, read_units,
     with_scratch,
 };
+use crate::record_maker::RecordMaker;
 use crate::store_files::{MappedFiles, StoreFiles};
 use crate::view_words::{Reached, ViewWords};
 
@@ -78,7 +79,7 @@ pub struct KernelReads {
     result_type: Py<PyAny>,
     found_status: Py<PyAny>,
     records_type: Py<PyAny>,
-    makers: OwnedMakers,
+    maker: Py<RecordMaker>,
     own_from: i64,
     count_max: usize,
     known: Mutex<Known>,
@@ -140,8 +141,7 @@ impl KernelReads {
     ///
     /// *descriptors* are those of open files, by path. *writer* says where the log begins and which topics were deleted.
     /// *segment_at* returns the segment with the byte at a commit-log offset, None if there is none. The types are
-    /// `GetMessageResult`, with the status of a result with messages, and `KernelRecords`; then what
-    /// `ReadRecords.decoded` takes. Records before *own_from* are compared with their CRC, and a query returns at most
+    /// `GetMessageResult`, with the status of a result with messages, and `KernelRecords`. Records before *own_from* are compared with their CRC, and a query returns at most
     /// *count_max* messages. A file is mapped after *map_after* reads.
     #[new]
     #[allow(clippy::too_many_arguments)]
@@ -152,10 +152,7 @@ impl KernelReads {
         result_type: Py<PyAny>,
         found_status: Py<PyAny>,
         records_type: Py<PyAny>,
-        undecoded: Py<PyType>,
-        record: Py<PyType>,
-        decode: Py<PyAny>,
-        early_body_end_max: usize,
+        maker: Py<RecordMaker>,
         own_from: i64,
         count_max: usize,
         map_after: u32,
@@ -168,7 +165,7 @@ impl KernelReads {
             result_type,
             found_status,
             records_type,
-            makers: OwnedMakers { undecoded, record, decode, early_body_end_max },
+            maker,
             own_from,
             count_max,
             known: Mutex::default(),
@@ -375,9 +372,9 @@ impl KernelReads {
             return Ok(None);
         }
         tally(Way::Query, 1);
-        let makers = self.makers.bind(py);
+        let maker = self.maker.get();
         let records: Vec<_> =
-            found.iter().map(|found: &ReadRecord| makers.record_of(found)).collect::<PyResult<_>>()?;
+            found.iter().map(|found: &ReadRecord| maker.record_of(py, found)).collect::<PyResult<_>>()?;
         PyList::new(py, records).map(Some)
     }
 }

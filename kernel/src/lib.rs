@@ -24,6 +24,7 @@ mod puts;
 mod query;
 mod reads;
 mod record;
+mod record_maker;
 mod record_places;
 mod ring_words;
 mod room;
@@ -66,6 +67,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
+    module.add_class::<record_maker::RecordMaker>()?;
     module.add_class::<fetched::FetchedRecords>()?;
     module.add_class::<gets::KernelReads>()?;
     module.add_class::<group_lock::GroupLock>()?;

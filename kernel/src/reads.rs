@@ -7,10 +7,11 @@ use std::collections::HashSet;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::counters::{Way, count as tally};
 use crate::fetched::FetchedRecords;
+use crate::record_maker::RecordMaker;
 use crate::room::{bytes, vec_of};
 use crate::store_files::{StoreFiles, grow};
 use crate::stored::field;
@@ -21,9 +22,6 @@ pub const UNIT_SIZE: usize = 20;
 pub const HEAD_SIZE: usize = 88;
 const PROPERTIES_SIZE: usize = 2;
 const MAGIC_CODE: u32 = 0xDAA3_20A7;
-/// Of a record, the byte of the flags that has `COMPRESSED`: a client has compressed the body.
-const FLAG_BYTE_AT: usize = 39;
-const COMPRESSED: u8 = 1;
 /// Flags of hosts that are IPv6.
 pub const IPV6_HOSTS: i32 = 0x10 | 0x20;
 
@@ -323,81 +321,17 @@ impl ReadRecords {
     }
 
     /// Return an iterator over (queue offset, record), which makes each record when it is taken, as `decoded` does.
-    fn fetched(
-        this: Bound<'_, ReadRecords>,
-        undecoded: Py<PyType>,
-        record: Py<PyType>,
-        decode: Py<PyAny>,
-        early_body_end_max: usize,
-    ) -> FetchedRecords {
-        FetchedRecords::new(this.unbind(), OwnedMakers { undecoded, record, decode, early_body_end_max })
+    fn fetched(this: Bound<'_, ReadRecords>, maker: Py<RecordMaker>) -> FetchedRecords {
+        FetchedRecords::new(this.unbind(), maker)
     }
 
-    /// Return the objects of the records, as `checked_record` of `reput/store/record/record.py` makes each.
-    ///
-    /// *undecoded* is the type that they are before they are of the type *record*; *decode* decodes the other fields. A
-    /// body that ends at or before *early_body_end_max* is copied at once, unless a client has compressed it.
-    fn decoded<'py>(
-        &self,
-        undecoded: &Bound<'py, PyType>,
-        record: &Bound<'py, PyType>,
-        decode: &Bound<'py, PyAny>,
-        early_body_end_max: usize,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let makers = Makers { undecoded, record, decode, early_body_end_max };
-        let objects = PyList::empty(decode.py());
+    /// Return the objects of the records.
+    fn decoded<'py>(&self, py: Python<'py>, maker: &RecordMaker) -> PyResult<Bound<'py, PyList>> {
+        let objects = PyList::empty(py);
         for found in &self.records {
-            objects.append(makers.record_of(found)?)?;
+            objects.append(maker.record_of(py, found)?)?;
         }
         Ok(objects)
-    }
-}
-
-/// `Makers`, kept.
-pub struct OwnedMakers {
-    pub undecoded: Py<PyType>,
-    pub record: Py<PyType>,
-    pub decode: Py<PyAny>,
-    pub early_body_end_max: usize,
-}
-
-impl OwnedMakers {
-    /// Return what makes objects now.
-    pub fn bind<'a, 'py>(&'a self, py: Python<'py>) -> Makers<'a, 'py> {
-        Makers {
-            undecoded: self.undecoded.bind(py),
-            record: self.record.bind(py),
-            decode: self.decode.bind(py),
-            early_body_end_max: self.early_body_end_max,
-        }
-    }
-}
-
-/// What makes the objects of records; see `ReadRecords.decoded`.
-pub struct Makers<'a, 'py> {
-    pub undecoded: &'a Bound<'py, PyType>,
-    pub record: &'a Bound<'py, PyType>,
-    pub decode: &'a Bound<'py, PyAny>,
-    pub early_body_end_max: usize,
-}
-
-impl<'py> Makers<'_, 'py> {
-    /// Return the object of one record.
-    pub fn record_of(&self, found: &ReadRecord) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.decode.py();
-        let made = self.undecoded.call0()?;
-        made.setattr(intern!(py, "queue_offset"), found.place.queue_offset)?;
-        made.setattr(intern!(py, "commit_log_offset"), found.place.commit_log_offset)?;
-        made.setattr(intern!(py, "record_size"), found.place.record_size)?;
-        made.setattr(intern!(py, "_data"), &found.data)?;
-        made.setattr(intern!(py, "_decode"), self.decode)?;
-        let data = found.data.bind(py).as_bytes();
-        if found.body_end <= self.early_body_end_max && data[FLAG_BYTE_AT] & COMPRESSED == 0 {
-            let body = bytes(py, &data[HEAD_SIZE..found.body_end])?;
-            made.setattr(intern!(py, "body"), body)?;
-        }
-        made.setattr(intern!(py, "__class__"), self.record)?;
-        Ok(made)
     }
 }
 

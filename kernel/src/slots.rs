@@ -78,3 +78,28 @@ fn offset_of(class: &Bound<'_, PyType>, name: &CStr) -> Option<isize> {
     }
     None
 }
+
+/// A class whose objects are only slots, made by `object.__new__`.
+pub struct PlainClass(Py<PyType>);
+
+impl PlainClass {
+    /// Check *class*.
+    pub fn of(class: &Bound<'_, PyType>) -> PyResult<PlainClass> {
+        let object = class.py().get_type::<PyAny>();
+        // SAFETY: every class has such a function, or null. They are compared only.
+        let is_plain = unsafe {
+            ffi::PyType_GetSlot(class.as_type_ptr(), ffi::Py_tp_new)
+                == ffi::PyType_GetSlot(object.as_type_ptr(), ffi::Py_tp_new)
+        };
+        if !is_plain {
+            return Err(PyTypeError::new_err(format!("the class makes its objects itself: class={class}")));
+        }
+        Ok(PlainClass(class.clone().unbind()))
+    }
+
+    /// Return a new object, whose slots have no values yet.
+    pub fn new_object<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: `object.__new__` does no more for such a class. Slots without values are null, as they are in new memory.
+        unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_GenericAlloc(self.0.bind(py).as_type_ptr(), 0)) }
+    }
+}

@@ -25,6 +25,7 @@ from reput.store.reader.message_reader import MessageReader
 from reput.store.reader.readable_store import ReadableStore
 from reput.store.reader.results import KernelRecords, TransferLimits
 from reput.store.record.message import Message
+from reput.store.record.sent_record import decode_sent_fields
 from small_store import small_settings
 
 SEGMENT_SIZE = 16384
@@ -211,3 +212,11 @@ def test_odd_arguments_are_no_reads(required_kernel: Kernel, written: tuple[Path
                 assert required_kernel.read_queue(*arguments) is None
         with pytest.raises(TypeError):
             required_kernel.read_queue({path: "7"}, path, 0, 1, 0, None, 1, 9, 0, 0, 0, b"", None)  # type: ignore[dict-item, arg-type]
+
+
+def test_objects_are_made_of_classes_that_have_only_slots(required_kernel: Kernel) -> None:
+    """The kernel makes them without a call of Python, so a class that makes its objects itself is refused."""
+    with pytest.raises(TypeError, match="the class makes its objects itself"):
+        required_kernel.RecordMaker(bytes, decode_sent_fields, 0)
+    with pytest.raises(TypeError, match="the class has no such slot"):
+        required_kernel.RecordMaker(object, decode_sent_fields, 0)

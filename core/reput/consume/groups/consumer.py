@@ -29,6 +29,7 @@ from reput.errors import ConfigError, OffsetOutOfRange, StoreClosed
 from reput.in_thread import in_thread
 from reput.kernel import kernel
 from reput.store.record.message import PutMessageResult
+from reput.store.record.sent_record import record_maker
 from reput_hooks import Record
 
 __all__ = ["Consumer"]
@@ -75,7 +76,9 @@ class Consumer(ClosingBlock):
             queue_in_flight_max=queue_in_flight_max,
         )
         found, lock = kernel(), kernel_lock(shared.lock)
-        self._kernel = None if found is None or lock is None else found.KernelConsumer(lock, self._member, Record)
+        self._kernel = (
+            None if found is None or lock is None else found.KernelConsumer(lock, self._member, record_maker())
+        )
         shared.join(self._member)
 
     @property

@@ -14,10 +14,7 @@ from reput.kernel import Kernel, KernelReads
 from reput.store.disk.open_files import OpenFiles
 from reput.store.log.segments import Segment
 from reput.store.reader.results import GetMessageResult, GetMessageStatus, KernelRecords
-from reput.store.record.record import EARLY_BODY_END_MAX
-from reput.store.record.sent_record import decode_sent_fields
-from reput_hooks import Record
-from reput_hooks.record import UndecodedRecord
+from reput.store.record.sent_record import record_maker
 
 __all__ = ["MAP_AFTER", "ReadAppender", "ReadWriter", "kernel_reads"]
 
@@ -78,10 +75,7 @@ def kernel_reads(
         GetMessageResult,
         GetMessageStatus.FOUND,
         KernelRecords,
-        UndecodedRecord,
-        Record,
-        decode_sent_fields,
-        EARLY_BODY_END_MAX,
+        record_maker(),
         own_from,
         count_max,
         MAP_AFTER,

@@ -16,8 +16,8 @@ from reput.kernel import ReadRecords
 from reput.settings import Settings
 from reput.store.queue.consume_queue import Unit
 from reput.store.record.layout import QUEUE_PLACE_V4
-from reput.store.record.record import checked_record, fetched_records, read_records, store_timestamp_of
-from reput.store.record.sent_record import decode_sent_fields, sent_record
+from reput.store.record.record import checked_record, store_timestamp_of
+from reput.store.record.sent_record import decode_sent_fields, record_maker, sent_record
 from reput_hooks import Record
 
 __all__ = [
@@ -189,10 +189,10 @@ class KernelRecords(Records):
         return len(self._found)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(read_records(self._found, decode_sent_fields))
+        return iter(self._found.decoded(record_maker()))
 
     def with_queue_offsets(self) -> Iterator[tuple[int, Record]]:
-        return fetched_records(self._found, decode_sent_fields)
+        return self._found.fetched(record_maker())
 
 
 class GetMessageResult(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from isal.isal_zlib import crc32
 
 from reput.errors import DamagedStore
-from reput.kernel import ReadRecords
 from reput.store.record.body_compression import COMPRESSED_FLAG
 from reput.store.record.layout import (
     BODY_AT,
@@ -48,6 +47,7 @@ __all__ = [
     "CRC_NAME",
     "CRC_PROPERTY_NAME",
     "CRC_PROPERTY_SIZE",
+    "EARLY_BODY_END_MAX",
     "INNER_NUM",
     "OFFSET_DIGITS",
     "body_crc",
@@ -61,8 +61,6 @@ __all__ = [
     "encode_host",
     "encode_message_id",
     "encode_record",
-    "fetched_records",
-    "read_records",
     "store_timestamp_of",
 ]
 
@@ -274,16 +272,6 @@ def checked_record(
     record.__class__ = Record
     decoded: Record = record
     return decoded
-
-
-def read_records(found: ReadRecords, decode: DecodeFields) -> list[Record]:
-    """Return the records that the kernel has read, as `checked_record` makes each."""
-    return found.decoded(UndecodedRecord, Record, decode, EARLY_BODY_END_MAX)
-
-
-def fetched_records(found: ReadRecords, decode: DecodeFields) -> Iterator[tuple[int, Record]]:
-    """Yield the records that the kernel has read with their queue offsets, each made when it is taken."""
-    return found.fetched(UndecodedRecord, Record, decode, EARLY_BODY_END_MAX)
 
 
 def decode_fields(data: bytes, name: str) -> dict[str, Any]:

@@ -16,15 +16,17 @@ Source: RocketMQ common, MessageDecoder.decode, which unpacks every body that a 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
+from reput.kernel import RecordMaker, kernel
 from reput.store.record.body_compression import COMPRESSED_FLAG, COMPRESSION_MASK, unpack_body
 from reput.store.record.layout import SYS_FLAG_AT
-from reput.store.record.record import decode_fields, decode_record
+from reput.store.record.record import EARLY_BODY_END_MAX, decode_fields, decode_record
 from reput_hooks import Record
 from reput_hooks.record import UndecodedRecord
 
-__all__ = ["as_sent", "decode_sent_fields", "sent_record", "set_first_topic", "stored_body"]
+__all__ = ["as_sent", "decode_sent_fields", "record_maker", "sent_record", "set_first_topic", "stored_body"]
 
 # The byte with `COMPRESSED_FLAG`.
 FLAG_BYTE_AT = SYS_FLAG_AT + 3
@@ -50,6 +52,14 @@ def as_sent(record: Record) -> Record:
     sent.__class__ = Record
     made: Record = sent
     return made
+
+
+@cache
+def record_maker() -> RecordMaker:
+    """Return what makes records for a program of those that the kernel has read. For a process that has a kernel."""
+    used = kernel()
+    assert used is not None
+    return used.RecordMaker(Record, decode_sent_fields, EARLY_BODY_END_MAX)
 
 
 def decode_sent_fields(data: bytes, name: str) -> dict[str, Any]:
