@@ -35,7 +35,7 @@ class Log:
     """Notifies a publisher of records of 100 bytes, and reads the frames from the ring."""
 
     def __init__(self):
-        self.memory = RingMemory.create(1 << 16, 4)
+        self.memory = RingMemory.create(1 << 18, 4)
         cell = self.memory.open_cell(SLOT)
         self.writer = RingWriter(self.memory, appended=0, durable=0, commit_log_offset_min=0, epoch=1, ordinal=0)
         self.reader = RingReader(self.memory, cell)
