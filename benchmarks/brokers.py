@@ -7,6 +7,10 @@ The client is the one of the program `peer`, always of the same version. Each me
 file that keeps the run.
 
     python -m benchmarks.brokers --peer DIR
+
+The broker written in Rust takes part if `--rust` names a folder with its programs. They are built from the crates
+rocketmq-broker and rocketmq-namesrv 1.0, each unpacked, with `cargo build --release --locked`; that takes two hours of
+processor time.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -26,6 +31,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+import reput
 from benchmarks.comparison import OURSELVES, Line, Row, read_lines, row_of
 from benchmarks.formats import FORMATS, print_run
 from benchmarks.rocketmq_peer import VERSIONS, Peer
@@ -34,11 +40,14 @@ from reput.bench.figures import at_least, at_most
 from reput.bench.machine import machine_facts
 from reput.bench.scratch import scratch_directory
 from reput.bench.user_command import REPUT, user_environment
+from reput.client.routes import DEFAULT_TOPIC
 from reput.process.system.memory import anonymous_memory
 
 __all__ = ["main"]
 
 CLIENT_VERSION = "5.3.3"
+RUST = "Rust 1.0"
+RUST_PROGRAMS = ("rocketmq-namesrv-rust", "rocketmq-broker-rust")
 BROKER_PORT, NAME_SERVER_PORT = 21911, 22011
 RUN_TIMEOUT_S = 600.0
 READY_TIMEOUT_S = 300.0
@@ -75,16 +84,49 @@ MEASUREMENTS = (
 )
 
 
+# Its settings do not name the folder of its index, the host that it listens on, or the name server otherwise.
+RUST_SETTINGS = """\
+[broker]
+namesrvAddr = "127.0.0.1:{name_server_port}"
+brokerIp1 = "127.0.0.1"
+listenPort = {broker_port}
+storePathRootDir = "{store}"
+
+[broker.brokerServerConfig]
+bindAddress = "127.0.0.1"
+
+[broker.brokerIdentity]
+brokerName = "broker-a"
+brokerClusterName = "DefaultCluster"
+brokerId = 0
+
+[store]
+storeType = "LocalFile"
+brokerRole = "ASYNC_MASTER"
+storePathRootDir = "{store}"
+haListenAddress = "127.0.0.1"
+haListenPort = {ha_port}
+"""
+
+
 class Contender:
     """A broker that is measured; used as a context."""
 
-    def __init__(self, who: str, peer: Peer, directory: Path, settings: Mapping[str, str] | None = None) -> None:
-        """*settings*: RocketMQ's own, by name."""
+    def __init__(
+        self,
+        who: str,
+        peer: Peer,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        rust: Path | None = None,
+    ) -> None:
+        """*settings*: RocketMQ's own, by name; *rust*: the folder with the programs of the broker in Rust."""
         self.who = who
+        self.rust = rust
         self.peer = peer
         self.settings = [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
         self.directory = directory / f"{who}-{time.monotonic_ns()}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.ready_ms = 0.0
 
     def __enter__(self) -> Contender:
@@ -92,6 +134,8 @@ class Contender:
         begin = time.monotonic()
         if self.who == OURSELVES:
             self.start_reput()
+        elif self.who == RUST:
+            self.start_rust()
         else:
             ports = ("--port", str(BROKER_PORT), "--namesrv-port", str(NAME_SERVER_PORT))
             self.run_peer("broker", "up", *ports, *self.settings)
@@ -105,13 +149,43 @@ class Contender:
             *("--name-server-listen", f"127.0.0.1:{NAME_SERVER_PORT}"),
         ]
         with self.peer.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, env=user_environment(), start_new_session=True
             )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        self.processes.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
         if not line.startswith(b"ready"):
             raise RuntimeError(f"reput serve is not ready: line={line!r}")
+
+    def start_rust(self) -> None:
+        """Start the name server and the broker in Rust, and wait until there is a route to the broker."""
+        assert self.rust is not None
+        settings = self.directory / "broker.toml"
+        ports = {"name_server_port": NAME_SERVER_PORT, "broker_port": BROKER_PORT, "ha_port": BROKER_PORT + 1}
+        settings.write_text(RUST_SETTINGS.format(store=self.directory / "store", **ports))
+        name_server, broker = (str(self.rust / program) for program in RUST_PROGRAMS)
+        commands = (
+            [name_server, "--listenPort", str(NAME_SERVER_PORT), "--bindAddress", "127.0.0.1"],
+            [broker, "--configFile", str(settings)],
+        )
+        for command in commands:
+            with self.peer.log.open("ab") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        command,
+                        stdout=log,
+                        stderr=log,
+                        env=os.environ | {"ROCKETMQ_HOME": str(self.directory), "HOME": str(self.directory)},
+                        start_new_session=True,
+                    )
+                )
+        with reput.connect(f"127.0.0.1:{NAME_SERVER_PORT}") as client:
+            while not has_route(client):
+                ended = [process.args for process in self.processes if process.poll() is not None]
+                if ended:
+                    raise RuntimeError(f"a program has ended: command={ended[0]} log={self.peer.log}")
+                time.sleep(0.02)
 
     def run_peer(self, *words: str) -> None:
         """Run a command of `peer` about its broker."""
@@ -126,9 +200,8 @@ class Contender:
 
     def pids(self) -> list[int]:
         """Return the processes of the broker's group."""
-        if self.process is not None:
-            roots = [self.process.pid]
-        else:
+        roots = [process.pid for process in self.processes]
+        if not roots:
             roots = [json.loads((self.directory / "peer-broker.json").read_text())["broker_pid"]]
         return [*roots, *descendants(roots)]
 
@@ -137,16 +210,23 @@ class Contender:
         return sum(anonymous_memory(pid) or 0 for pid in self.pids()) / (1 << 20)
 
     def __exit__(self, *_: object) -> None:
-        if self.process is None:
+        if not self.processes:
             with contextlib.suppress(subprocess.SubprocessError):
                 self.run_peer("broker", "down")
-        else:
-            self.process.send_signal(signal.SIGTERM)
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(READY_TIMEOUT_S)
-            self.process.kill()
-            self.process.communicate()
+                process.wait(READY_TIMEOUT_S)
+            process.kill()
+            process.communicate()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def has_route(client: reput.Client) -> bool:
+    """Tell whether the name server knows a broker."""
+    with contextlib.suppress(reput.BrokerError, reput.RequestRefused):
+        return bool(client.queue_ids(DEFAULT_TOPIC))
+    return False
 
 
 def descendants(pids: Sequence[int]) -> list[int]:
@@ -158,14 +238,14 @@ def descendants(pids: Sequence[int]) -> list[int]:
     return found
 
 
-def measure(peer: Peer, directory: Path, rounds: int, only: Sequence[str] | None) -> Iterator[Line]:
+def measure(peer: Peer, directory: Path, rounds: int, only: Sequence[str] | None, rust: Path | None) -> Iterator[Line]:
     """Yield a line per measurement."""
-    contenders = [OURSELVES, *peer.versions]
+    contenders = [OURSELVES, *peer.versions, *([RUST] if rust is not None else [])]
     commands = dict.fromkeys(command for command, figure in MEASUREMENTS if only is None or figure.what in only)
     for number in range(1, rounds + 1):
         first = (number - 1) % len(contenders)
         for who in [*contenders, *contenders][first : first + len(contenders)]:
-            with Contender(who, peer, directory) as contender:
+            with Contender(who, peer, directory, rust=rust) as contender:
                 client_run(peer, WARM_UP, directory)
                 for command in commands:
                     if command == ("ready",):
@@ -206,6 +286,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--peer", type=Path, metavar="DIR", help="the program `peer`, or its folder")
     add("--version", action="append", metavar="V", help=f"a version of RocketMQ, repeatable; default {VERSIONS}")
+    add("--rust", type=Path, metavar="DIR", help="the folder with the programs of the broker in Rust")
     add("--alone", action="store_true", help="measure reput alone")
     add("--only", action="append", metavar="WHAT", help="a row of the table, repeatable")
     add("--rounds", type=int, default=2, metavar="N", help="how often each broker is measured; default 2")
@@ -232,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"reput: {note}", file=sys.stderr)
             peer.versions = [version for version in versions if version in peer.versions]
             file.write(encode(Line(machine=machine_facts(scratch), notes=notes)) + b"\n")
-            for line in measure(peer, scratch, asked.rounds, asked.only):
+            for line in measure(peer, scratch, asked.rounds, asked.only, asked.rust):
                 file.write(encode(line) + b"\n")
                 file.flush()
                 print(f"reput: round {line.round}: {line.who} {' '.join(line.command)}", file=sys.stderr)
