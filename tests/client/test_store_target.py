@@ -83,7 +83,7 @@ def test_a_process_of_another_user_is_not_let_in(broker, place, monkeypatch):
     monkeypatch.setattr(peer_credentials.os, "geteuid", lambda: 12345)
     monkeypatch.setattr(peer_credentials, "ROOT", 12346)
     with (
-        reput.connect(f"unix:@{place.socket}", timeout=0.3) as client,
+        reput.connect(f"unix:@{place.socket}", timeout=2) as client,
         pytest.raises(reput.BrokerError, match="connection ended"),
     ):
         client.put(Message("orders", b"x"))
@@ -94,7 +94,7 @@ def test_a_socket_that_another_user_has_taken_is_not_trusted(broker, place, monk
     monkeypatch.setattr(reput.client.target, "is_trusted", lambda uid: False)
     monkeypatch.setattr(reput.client.target, "broker_place_owner", lambda directory: 12345)
     with (
-        reput.connect(broker.engine.directory, timeout=0.3) as client,
+        reput.connect(broker.engine.directory, timeout=2) as client,
         pytest.raises(reput.BrokerError, match="the peer is not the store's broker"),
     ):
         client.put(Message("orders", b"x"))
