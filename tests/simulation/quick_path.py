@@ -7,6 +7,7 @@ taking names apart.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PosixPath
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ class QuickPath(PosixPath):
 
     below: dict[Any, Self]
     above: Path
+    text: str
 
     def __truediv__(self, name: Any) -> Self:
         try:
@@ -37,15 +39,28 @@ class QuickPath(PosixPath):
             self.above = super().parent
             return self.above
 
+    def __fspath__(self) -> str:
+        try:
+            return self.text
+        except AttributeError:
+            self.text = str(self)
+            return self.text
+
+    def with_name(self, name: str) -> Self:
+        return self.parent / name  # type: ignore[return-value]
+
+    def iterdir(self) -> Iterator[Self]:
+        return map(self.__truediv__, os.listdir(self))
+
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        return os.path.exists(self) if follow_symlinks else os.path.lexists(self)
+        return os.path.exists(self.__fspath__()) if follow_symlinks else os.path.lexists(self)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         assert follow_symlinks
-        return os.path.isdir(self)
+        return os.path.isdir(self.__fspath__())
 
     def read_bytes(self) -> bytes:
-        descriptor = os.open(self, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self.__fspath__(), os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(descriptor, os.fstat(descriptor).st_size)
         finally:

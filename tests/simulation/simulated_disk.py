@@ -69,10 +69,10 @@ class SimulatedDisk:
     def force(self, path: Path) -> None:
         self.durable[path] = content(path)
 
-    def force_part(self, path: Path, begin: int, end: int) -> None:
+    def force_part(self, path: Path, part: bytes, at: int) -> None:
         """Force one part of a file; other parts stay unforced."""
-        old, new = self.durable[path], content(path)
-        self.durable[path] = old[:begin] + new[begin:end] + old[end:]
+        old = self.durable[path]
+        self.durable[path] = old[:at] + part + old[at + len(part) :]
 
     def add_name(self, path: Path) -> None:
         """Note a name that no directory was forced for yet."""
@@ -81,9 +81,11 @@ class SimulatedDisk:
     def force_directory(self, path: Path) -> None:
         # As text: `Path.parent` would create a path per name, in each of thousands of calls.
         directory = str(path)
-        self.new_names = {name: above for name, above in self.new_names.items() if above != directory}
-        self.removed = {name: data for name, data in self.removed.items() if dirname(name) != directory}
-        self.replaced = {name: data for name, data in self.replaced.items() if dirname(name) != directory}
+        if directory in self.new_names.values():
+            self.new_names = {name: above for name, above in self.new_names.items() if above != directory}
+        for names in (self.removed, self.replaced):
+            for name in [name for name in names if dirname(name) == directory]:
+                del names[name]
 
     def write_back(self) -> None:
         """Let the kernel write some sectors back, as it does at any time."""
@@ -97,9 +99,9 @@ class SimulatedDisk:
             return new
         old = old.ljust(len(new), b"\0")
         share = self.chance.random()
+        random = self.chance.random
         return b"".join(
-            (old if self.chance.random() < share else new)[at : at + SECTOR_SIZE]
-            for at in range(0, len(new), SECTOR_SIZE)
+            [(old if random() < share else new)[at : at + SECTOR_SIZE] for at in range(0, len(new), SECTOR_SIZE)]
         )
 
     def cut(self) -> None:
@@ -299,7 +301,7 @@ class SimulatedMapping(Mapping):
         self.write(memoryview(data), at)
         self.process.step()
         self.process.refuse_force()
-        self.process.disk.force_part(self.path, at, at + len(data))
+        self.process.disk.force_part(self.path, data, at)
 
     def force(self) -> None:
         self.process.force(self.path)

@@ -16,6 +16,7 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from struct import Struct
 
@@ -178,10 +179,11 @@ class Simulation:
             (self.verify, 5),
         ]
         choices, weights = zip(*operations, strict=True)
+        cum_weights = list(accumulate(weights))
         try:
             self.open()
             for self.operation in range(OPERATION_COUNT):
-                operation = self.chance.choices(choices, weights)[0]
+                operation = self.chance.choices(choices, cum_weights=cum_weights)[0]
                 self.done.append(operation.__name__)
                 self.clock.advance(0.05)
                 operation()
