@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import zlib
 
-import pyarrow as pa
 import pytest
 
 import reput
@@ -14,6 +13,9 @@ from reput.store.record.body_compression import unpack_body
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.record.record import decode_record
 from reput.store.record.sent_record import stored_body
+
+# Not on every Python of CI.
+pa = pytest.importorskip("pyarrow")
 
 LONG = b"long " * 1000
 SENT = [
