@@ -173,7 +173,7 @@ class Broker:
         if ha_server is not None:
             check = None if self.access is None else self.access.check_follower
             ha_server.protection = Protection(self.tls, check, ha_allows_unsigned, self.held_epoch)
-        hooks = [*hooks, *installed_hooks(filter(None, self.settings.broker_hooks.split(",")))]
+        hooks = [*hooks, *installed_hooks([name for name in self.settings.broker_hooks.split(",") if name])]
         processors = self.processors()
         # Without quotas nothing stands between a request and its processor.
         self.gate = QuotaGate(self.quotas, self.loop.time) if self.quotas else None

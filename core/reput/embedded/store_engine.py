@@ -30,6 +30,7 @@ from reput.errors import ConfigError, DamagedStore
 from reput.process.control.configuration import Configuration
 from reput.process.control.group_status import GroupStatus, WriterRow, status_of_group
 from reput.process.owner.process_group import ProcessGroup
+from reput.process.owner.supervisor_process import SupervisorProcess
 from reput.settings import Settings
 from reput.store.config.consumer_offset_manager import consumer_offset_manager
 from reput.store.config.topic_config_manager import TopicConfigManager
@@ -82,7 +83,14 @@ class StoreEngine(ReadingEngine):
     ) -> None:
         """Recover the log, start the dispatchers, then the services; `reput.open` documents arguments and errors."""
         self.directory = directory
-        self.writer = self.open_writer(directory, settings, hooks, change_settings, lock_timeout)
+        # It loads its modules while the log is recovered.
+        supervisor = SupervisorProcess() if mode == "processes" else None
+        try:
+            self.writer = self.open_writer(directory, settings, hooks, change_settings, lock_timeout)
+        except BaseException:
+            if supervisor is not None:
+                supervisor.end()
+            raise
         self.settings = self.writer.settings
         self.started = time.time_ns() // 1_000_000
         self.read_lock = threading.Lock()
@@ -102,13 +110,13 @@ class StoreEngine(ReadingEngine):
         self.transaction_service: TransactionService | None = None
         self.transaction_reader: MessageReader | None = None
         try:
-            self.views = StoreViews(directory, self.writer, mode, configuration, self.attach_publisher)
+            self.views = StoreViews(directory, self.writer, mode, configuration, self.attach_publisher, supervisor)
             self.group = self.views.group
             self.views.start()
             self.attach_publisher()
             self.writer.threads.on_death = self.on_thread_death
         except BaseException as error:
-            go_back(error, self.writer.give_back)
+            go_back(error, self.writer.give_back, *(() if supervisor is None else (supervisor.end,)))
             raise
         try:
             # Record that new dispatchers have nothing yet.

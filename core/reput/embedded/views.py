@@ -27,6 +27,7 @@ from reput.store.state.dispatcher_cursors import keep_dispatcher_cursors, keep_d
 if TYPE_CHECKING:
     from reput.process.frames.frame_publisher import FramePublisher
     from reput.process.owner.inline_group import InlineGroup
+    from reput.process.owner.supervisor_process import SupervisorProcess
 
 __all__ = ["CONSUME_QUEUE", "INDEX", "Mode", "StoreViews"]
 
@@ -55,8 +56,12 @@ class StoreViews:
         mode: Mode,
         configuration: Configuration | None,
         on_members: Callable[[], None],
+        supervisor: SupervisorProcess | None,
     ) -> None:
-        """Create the ring at the log's current end; *on_members* is called when dispatchers join or leave."""
+        """Create the ring at the log's current end; *on_members* is called when dispatchers join or leave.
+
+        *supervisor* has begun for the group's processes; None: *mode* has none.
+        """
         self.directory = directory
         self.writer = writer
         settings = writer.settings
@@ -74,6 +79,7 @@ class StoreViews:
                 configuration=configuration,
                 on_members=on_members,
                 threads=writer.threads,
+                supervisor=supervisor,
             )
             self.publisher: FramePublisher = self.ring.start_publisher(writer, self.tell_read_only)
         else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 
 def main() -> None:
     """Run the role named by the command line."""
+    # Loading modules makes hardly any garbage, but each collection visits all that was loaded so far.
+    gc.disable()
     path, role, *arguments = sys.argv[1:]
     known = set(sys.path)
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,19 +20,16 @@ def main() -> None:
     sys.path += [entry for entry in path.split(os.pathsep) if entry and entry not in known]
     # Each role loads only the modules it needs.
     if role == "describe":
-        from reput.process.plugin.describe import main as describe
-
-        describe(arguments)
+        from reput.process.plugin.describe import main as run
     elif role == "supervisor":
-        from reput.process.supervisor.supervisor import main as supervise
-
-        supervise(arguments)
+        from reput.process.supervisor.supervisor import main as run
     elif role == "contract":
-        from reput.process.contract.suite import main as try_contract
-
-        try_contract(arguments)
+        from reput.process.contract.suite import main as run
     else:
         raise SystemExit(f"unknown role: role={role}")
+    gc.freeze()
+    gc.enable()
+    run(arguments)
 
 
 if __name__ == "__main__":

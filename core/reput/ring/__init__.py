@@ -8,7 +8,7 @@ In the owner of the store::
     memory = RingMemory.create()                              # ring, cells and eventfds, without names
     writer = RingWriter(memory, appended=…, durable=…, commit_log_offset_min=…, epoch=…, ordinal=…)
     progress = ProgressWaiter(memory)
-    Popen(supervisor, pass_fds=memory.descriptors)            # in this order; never with preexec_fn
+    channel.send_descriptors(setup, memory.descriptors)       # to the supervisor, in this order
     writer.publish(frame, appended, ordinal)                  # the caller holds its put lock
     writer.set_durable(offset)                                # the flusher
     progress.wait(slot, offset, timeout) -> WaitOutcome       # any thread; `await wait_async` in any event loop

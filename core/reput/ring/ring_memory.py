@@ -1,8 +1,8 @@
 """RingMemory: the ring, the cells and the eventfds as descriptors, without names, that processes pass to each other.
 
 The owner of the store creates it and is the only one that maps the ring writable: a seal prevents any other writable
-mapping and any write, in every process. The supervisor gets the descriptors over exec, its dispatchers over fork, and a
-second process that only reads gets them over a socket.
+mapping and any write, in every process. The supervisor gets the descriptors over a socket, its dispatchers over fork; a
+second process that only reads gets them over a socket, too.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ class RingMemory:
     def create(cls, capacity: int = CAPACITY_DEFAULT, slot_count: int = SLOTS_DEFAULT) -> Self:
         """Make a ring whose data area takes *capacity* bytes, with cells for *slot_count* dispatchers.
 
-        A child that this process forks closes the memory at once; so does a child that `subprocess` starts with
-        ``preexec_fn``, which makes its ``pass_fds`` invalid.
+        A child that this process forks closes the memory at once.
 
         Raises:
             RingError: the capacity is not a power of two of at least 4096 bytes, the number of slots is not 1 to 64, or

@@ -8,11 +8,21 @@ different value is refused unless the change is requested by name.
 
 A name may be written as RocketMQ writes it (``flushDiskType``) or in snake case (``flush_disk_type``). Every value is
 checked, and unknown names are refused.
+
+Names are imported on first use: a group's processes need the settings, but never their sources.
 """
 
 from __future__ import annotations
 
-from reput.settings.loading import LoadedSettings, given_settings, load_settings, require_recorded
-from reput.settings.settings import Settings
+from typing import TYPE_CHECKING
 
-__all__ = ["LoadedSettings", "Settings", "given_settings", "load_settings", "require_recorded"]
+from reput.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from reput.settings.loading import LoadedSettings as LoadedSettings
+    from reput.settings.loading import given_settings as given_settings
+    from reput.settings.loading import load_settings as load_settings
+    from reput.settings.loading import require_recorded as require_recorded
+    from reput.settings.settings import Settings as Settings
+else:
+    __getattr__, __dir__ = lazy_exports(__name__, __file__)

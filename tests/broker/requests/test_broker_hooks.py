@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from reput.broker.broker import Broker
+from reput.broker.requests.broker_hooks import installed_hooks
 from reput.errors import ConfigError
 from reput.remoting.request_code import RequestCode as Code
 from reput.remoting.response_code import ResponseCode
@@ -46,6 +47,12 @@ class Seen:
     @hookimpl
     def reput_after_consume(self, outcome):
         self.outcomes.append(outcome)
+
+
+def test_a_broker_without_hooks_reads_no_metadata(monkeypatch):
+    """That of many installed distributions would delay its start."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: pytest.fail("read"))
+    assert installed_hooks([]) == []
 
 
 @pytest.fixture

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from reput.process.control.channel import UNSENT_SIZE_MAX, JsonChannel
+from reput.ring import RingMemory
+from reput.ring.layout import SLOTS_MAX
 
 
 class Line(msgspec.Struct):
     """A message."""
 
     text: str
+
+
+class Place(msgspec.Struct):
+    """A message with a path, as a setup has them."""
+
+    path: Path
 
 
 @pytest.fixture
@@ -83,6 +92,18 @@ def test_descriptors_come_with_a_line(ends, tmp_path):
     (descriptor,) = target.descriptors
     os.write(descriptor, b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_all_descriptors_of_the_largest_ring_fit_one_line(ends, tmp_path):
+    """A supervisor gets them with its setup."""
+    source, target = ends
+    memory = RingMemory.create(1 << 12, SLOTS_MAX)
+    try:
+        source.send_descriptors(Place(tmp_path), memory.descriptors)
+        assert target.receive() == [b'{"path":"%s"}' % os.fsencode(tmp_path)]
+        assert len(target.descriptors) == len(memory.descriptors) > SLOTS_MAX
+    finally:
+        memory.close()
 
 
 def test_descriptors_for_an_end_that_has_gone_close_the_channel(ends, tmp_path):

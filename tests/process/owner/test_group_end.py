@@ -45,7 +45,7 @@ def test_a_drain_ends_where_no_supervisor_can_be_started(log, plugins, context, 
     running = processes(context("probe"))
     running.group.wait_for("probe", log.put(10), TIMEOUT)
     monkeypatch.setattr("reput.process.owner.process_group.DRAIN_STARTS_MAX", 1)
-    monkeypatch.setattr("reput.process.owner.process_group.role_command", lambda *arguments, **_: ["false"])
+    monkeypatch.setattr("reput.process.owner.supervisor_process.role_command", lambda *arguments, **_: ["false"])
     os.kill(running.group.process.pid, signal.SIGKILL)
     running.stop()
     assert running.group.ended

@@ -23,8 +23,6 @@ def test_an_owner_that_dies_while_the_supervisor_starts_is_no_error(tmp_path):
     setup = Setup(
         context=GroupContext(tmp_path, "ab" * 16, Settings()),
         entries=[],
-        descriptors=[],
-        owner_pid=dead.pid,
         path=[],
         started=0,
         again=False,
@@ -32,7 +30,7 @@ def test_an_owner_that_dies_while_the_supervisor_starts_is_no_error(tmp_path):
     )
     with ours, theirs:
         JsonChannel(ours).send(setup)
-        program = f"from reput.process.supervisor.supervisor import main; main(['{theirs.fileno()}'])"
+        program = f"from reput.process.supervisor.supervisor import main; main(['{theirs.fileno()}', '{dead.pid}'])"
         ended = subprocess.run(
             [sys.executable, "-c", program], pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60
         )

@@ -23,7 +23,7 @@ def test_a_fresh_process_is_isolated_and_sees_the_same_plugins(tmp_path):
 @pytest.mark.processes
 def test_the_supervisor_loads_no_plugin_and_nothing_heavy():
     """Every dispatcher inherits the modules that it loads."""
-    heavy = ["numpy", "asyncio", "multiprocessing", "importlib.metadata", "typer", "reput_plugins"]
+    heavy = ["numpy", "asyncio", "multiprocessing", "importlib.metadata", "typer", "reput_plugins", "tomllib"]
     code = f"import sys, reput.process.supervisor.supervisor; print([name for name in {heavy} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

@@ -7,7 +7,7 @@ pull ──▶ processor ──▶ records ──▶ before_consume ──▶ cl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any, TypeAlias, cast
@@ -38,12 +38,16 @@ Process: TypeAlias = Callable[[RemotingCommand, Connection], RemotingCommand | N
 logger = logging.getLogger(__name__)
 
 
-def installed_hooks(names: Iterable[str]) -> list[object]:
+def installed_hooks(names: Sequence[str]) -> list[object]:
     """Return the hooks of installed distributions, by the names of their entry points.
+
+    Without names, the metadata of the distributions is not read: a broker would start later.
 
     Raises:
         ConfigError: a hook is not installed, or cannot be imported.
     """
+    if not names:
+        return []
     known = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     hooks = []
     for name in names:

@@ -18,7 +18,8 @@ RECEIVE_SIZE = 1 << 16
 # A peer with so much unread counts as gone.
 UNSENT_SIZE_MAX = 4 << 20
 LINE_SIZE_MAX = 4 << 20
-DESCRIPTORS_MAX = 128
+# Of the kernel, for one message: SCM_MAX_FD.
+DESCRIPTORS_MAX = 253
 
 
 class JsonChannel:
@@ -49,7 +50,7 @@ class JsonChannel:
     def send_descriptors(self, message: msgspec.Struct, descriptors: Sequence[int]) -> None:
         """Send one line together with *descriptors*; nothing else may be unsent."""
         assert not self.unsent
-        line = msgspec.json.encode(message) + b"\n"
+        line = msgspec.json.encode(message, enc_hook=os.fspath) + b"\n"
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         try:
             sent = self.connection.sendmsg([line], [rights], socket.MSG_NOSIGNAL)

@@ -51,11 +51,10 @@ class MemberInfo(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The first line that the owner sends to its supervisor.
+    """The first line that the owner sends to its supervisor, together with `RingMemory.descriptors`.
 
     Attributes:
         entries: the enabled dispatchers.
-        descriptors: inherited descriptors of the ring's memory, as in `RingMemory.descriptors`.
         path: further entries of `sys.path` for the processes that the supervisor starts.
         again: an earlier supervisor died; its values in the cells stay valid.
         lock_timeout: seconds to wait for a former group that still holds the views.
@@ -63,8 +62,6 @@ class Setup(msgspec.Struct, frozen=True):
 
     context: GroupContext
     entries: list[CatalogueEntry]
-    descriptors: list[int]
-    owner_pid: int
     path: list[str]
     started: int
     again: bool

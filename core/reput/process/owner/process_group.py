@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import select
-import socket
 import subprocess
 import sys
 import threading
@@ -28,8 +27,8 @@ from reput.process.group.group_context import GroupContext
 from reput.process.group.group_lock import LOCK_TIMEOUT_S
 from reput.process.owner.drain import await_drain, laggards
 from reput.process.owner.member_progress import MemberProgress
+from reput.process.owner.supervisor_process import SupervisorProcess
 from reput.process.plugin.catalogue import select_dispatchers
-from reput.process.system.command import holding_signals, role_command
 from reput.ring import RingMemory
 from reput.store.service.threads import DEATH_ADVICE, StartedThread, Threads
 
@@ -55,6 +54,7 @@ class ProcessGroup(MemberProgress):
         lock_timeout: seconds to wait for a former group that still holds the views.
         on_members: called by the watching thread whenever the set of dispatchers changes after `start`;
             `needs_properties` may have changed.
+        supervisor: the first one, which has no setup yet; None: `start` begins it.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ProcessGroup(MemberProgress):
         lock_timeout: float = LOCK_TIMEOUT_S,
         on_members: Callable[[], None] | None = None,
         threads: Threads | None = None,
+        supervisor: SupervisorProcess | None = None,
     ) -> None:
         super().__init__(msgspec.structs.replace(context, store_directory=context.store_directory.resolve()), memory)
         self.configuration = configuration
@@ -77,6 +78,7 @@ class ProcessGroup(MemberProgress):
         self.on_statistics: Callable[[], msgspec.Struct] | None = None
         self.started = time.time_ns() // 1_000_000
         self.names: list[str] = list(context.settings.dispatchers)
+        self.waiting_supervisor = supervisor
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: JsonChannel | None = None
         self.sending = threading.Lock()
@@ -133,37 +135,22 @@ class ProcessGroup(MemberProgress):
         Raises:
             ConfigError: a dispatcher is unknown.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        channel = JsonChannel(ours)
-        try:
-            # The process boots while the metadata is read. A SIGTERM meanwhile makes it drain instead of dying.
-            with holding_signals():
-                process = subprocess.Popen(
-                    role_command("supervisor", str(theirs.fileno()), path=sys.path),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), *self.memory.descriptors],
-                    start_new_session=True,
-                )
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            theirs.close()
+        # The process boots while the metadata is read.
+        supervisor = self.waiting_supervisor or SupervisorProcess()
+        self.waiting_supervisor = None
+        channel = supervisor.channel
         with self.sending:
-            self.process, self.channel = process, channel
+            self.process, self.channel = supervisor.process, channel
         setup = Setup(
             context=self.context,
             entries=select_dispatchers(self.names, self.context.settings.dispatcher_plugins),
-            descriptors=self.memory.descriptors,
-            owner_pid=os.getpid(),
             path=[os.path.abspath(entry) for entry in sys.path if entry],
             started=self.started,
             again=again,
             lock_timeout=self.lock_timeout,
         )
         with self.sending:
-            channel.send(setup)
+            channel.send_descriptors(setup, self.memory.descriptors)
 
     def watch(self) -> None:
         """Run the watching thread: handle the supervisor's notices, and start another supervisor when it dies."""

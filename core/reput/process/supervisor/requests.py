@@ -19,7 +19,6 @@ from reput.process.supervisor.member import Member
 from reput.process.supervisor.membership import Membership
 from reput.process.supervisor.questions import Questions
 from reput.process.supervisor.rebuilds import Rebuilds
-from reput.store.state.recorded_settings import meaning_of
 
 __all__ = ["RequestDesk"]
 
@@ -145,13 +144,16 @@ class RequestDesk:
 
     def status(self) -> GroupStatus:
         """Return the group as `reput status` shows it."""
+        # Import here: every dispatcher would inherit its modules.
+        from reput.store.state.recorded_settings import meaning_of
+
         header = self.group.memory.header
         state, reason = self.writer_state
         return status_of_group(
             self.group.context.store_directory,
             self.group.context.store_id,
             WriterRow(
-                pid=self.group.setup.owner_pid,
+                pid=os.getppid(),
                 appended=header.appended,
                 durable=header.durable,
                 commit_log_offset_min=header.commit_log_offset_min,

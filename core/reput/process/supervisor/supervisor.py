@@ -67,14 +67,16 @@ DRAIN_PATIENCE_S = 15.0
 class Supervisor:
     """The beginning and the end of one store's group, and the loop in between."""
 
-    def __init__(self, channel: JsonChannel, setup: Setup, owner_pidfd: int) -> None:
+    def __init__(self, channel: JsonChannel, setup: Setup, owner_pid: int, owner_pidfd: int) -> None:
         self.channel = channel
         self.setup = setup
         self.context = setup.context
+        self.owner_pid = owner_pid
         self.owner_pidfd = owner_pidfd
         self.lock = GroupLock(self.context.view_directory)
         self.reactor = Reactor()
-        self.memory = RingMemory.from_descriptors(setup.descriptors)
+        self.memory = RingMemory.from_descriptors(channel.descriptors)
+        channel.descriptors = []
         self.group = DispatcherGroup(setup, channel, self.memory, self.reactor, self.lock)
         self.questions = Questions(self.reactor, setup.path, self.context.settings.dispatcher_start_time_max)
         self.membership = Membership(self.group, self.questions)
@@ -343,7 +345,7 @@ class Supervisor:
     def on_owner_death(self) -> None:
         """End at once: the log has no writer any more, and another may come."""
         if not self.group.finished:
-            self.group.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.setup.owner_pid}")
+            self.group.merger.say("WARNING", f"the owner is gone, the group ends: owner_pid={self.owner_pid}")
             self.kill_all()
 
     def kill_all(self) -> None:
@@ -374,12 +376,18 @@ def decode_path(kind: type, value: object) -> object:
     return Path(str(value)) if kind is Path else value
 
 
-def receive_setup(channel: JsonChannel) -> Setup | None:
-    """Wait for the owner's first line; return None if the owner is gone first."""
+def receive_setup(channel: JsonChannel, owner_pidfd: int) -> Setup | None:
+    """Wait for the owner's first line; return None if the owner is gone first.
+
+    The owner recovers its log meanwhile. If it dies, a process that it has forked may keep the channel open.
+    """
     poll = select.poll()
     poll.register(channel, select.POLLIN)
+    poll.register(owner_pidfd, select.POLLIN)
     while not channel.closed:
-        poll.poll()
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if owner_pidfd in ready:
+            return None
         lines = channel.receive()
         if lines:
             return msgspec.json.decode(lines[0], type=Setup, dec_hook=decode_path)
@@ -387,25 +395,26 @@ def receive_setup(channel: JsonChannel) -> Setup | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the supervisor; the argument is the descriptor of the channel to the owner."""
+    """Run the supervisor; the arguments are the descriptor of the channel to the owner, and the owner's process id."""
     connection = socket.socket(fileno=int(arguments[0]))
     connection.set_inheritable(False)
     channel = JsonChannel(connection)
-    setup = receive_setup(channel)
+    owner_pid = int(arguments[1])
+    try:
+        owner_pidfd = os.pidfd_open(owner_pid)
+    except ProcessLookupError:
+        # The owner died meanwhile.
+        return
+    if os.getppid() != owner_pid:
+        # The owner died, and another process now has its id.
+        return
+    setup = receive_setup(channel, owner_pidfd)
     if setup is None:
         return
     for name in setup.path:
         if name not in sys.path:
             sys.path.append(name)
-    try:
-        owner_pidfd = os.pidfd_open(setup.owner_pid)
-    except ProcessLookupError:
-        # The owner died meanwhile.
-        return
-    if os.getppid() != setup.owner_pid:
-        # The owner died, and another process now has its id.
-        return
-    supervisor = Supervisor(channel, setup, owner_pidfd)
+    supervisor = Supervisor(channel, setup, owner_pid, owner_pidfd)
     # All dispatchers share the memory loaded so far, as long as no process writes to it.
     gc.collect()
     gc.freeze()
