@@ -25,6 +25,7 @@ __all__ = [
     "START_MS",
     "FailingFiles",
     "ManualClock",
+    "SetClock",
     "UnforcedFiles",
     "drop",
     "extents",
@@ -68,6 +69,19 @@ class ManualClock(Clock):
 
     def boot_id(self) -> str:
         return f"start {self.boot}"
+
+
+class SetClock(ManualClock):
+    """A clock that is set by its `ms`; `elapsed_ms` counts what has elapsed."""
+
+    elapsed_ms = 0
+
+    def monotonic(self) -> float:
+        return self.elapsed_ms / 1000
+
+    def elapse(self, ms: int) -> None:
+        self.ms += ms
+        self.elapsed_ms += ms
 
 
 class UnforcedFile(WrittenFile):

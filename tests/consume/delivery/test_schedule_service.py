@@ -28,7 +28,7 @@ from reput.store.record.delay_level import SCHEDULE_TOPIC
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.state.identity import read_identity
 from reput_hooks import Record
-from small_store import ManualClock, records, set_clock
+from small_store import ManualClock, SetClock, records, set_clock
 
 # Position of the field in a unit of a consume queue.
 TAGS_CODE_AT = 12
@@ -214,6 +214,43 @@ def test_a_clock_that_is_set_back_a_little_shifts_deliveries_by_as_much(store):
     assert store._engine.schedule.levels[2].queue_offset == 0
     advance(store, 3_601_000)
     wait_delivered(store)
+
+
+@pytest.mark.parametrize(("level", "delay"), [(3, 2_000), (2, 3_600_000)], ids=["short", "long"])
+def test_what_is_put_behind_a_clock_that_was_set_back_waits_for_its_delay(store, level, delay):
+    """A consumer's retries would otherwise follow at once, and end among the dead letters."""
+    clock = SetClock()
+    set_clock(store._engine.writer, clock)
+    store.put(reput.Message("orders", b"before"))
+    for body in (b"first", b"second"):
+        clock.ms -= 7_200_000
+        store.put(reput.Message("orders", body, delay_level=level))
+    for step in (delay - 1, 0):
+        clock.elapse(step)
+        store.put(reput.Message("orders", b"at once", delay_level=1))
+        wait_until(lambda: not store.delays()[0].waiting)
+    assert {record.body for record in delivered(store)} == {b"at once"}
+    clock.elapse(1)
+    advance(store, 0)
+    wait_delivered(store)
+    assert [record.body for record in delivered(store)][-2:] == [b"first", b"second"]
+
+
+def test_a_clock_that_catches_up_with_the_log_delays_nothing_further(store):
+    """What was put behind it is due by the clock at the latest, and what comes later at its own time."""
+    clock = SetClock()
+    set_clock(store._engine.writer, clock)
+    store.put(reput.Message("orders", b"before"))
+    clock.ms -= 7_200_000
+    store.put(reput.Message("orders", b"behind", delay_level=2))
+    clock.ms += 7_200_000 + 3_600_000
+    advance(store, 0)
+    wait_delivered(store)
+    store.put(reput.Message("orders", b"later", delay_level=2))
+    clock.elapse(3_600_000)
+    advance(store, 0)
+    wait_delivered(store)
+    assert [record.body for record in delivered(store)] == [b"behind", b"later"]
 
 
 def test_a_message_that_names_no_real_queue_keeps_nobody_waiting(store, caplog):

@@ -12,7 +12,8 @@ message is delivered twice.
 If a deliver time lies further ahead than the level's delay, the clock was wrong when the message was stored, or the
 table of levels was another one. Such a message is due at once, as in RocketMQ. Store times never go back, however:
 while the log is ahead of a clock that was set back, the limit grows by that lead, at most by the delay again. Such a
-step shifts deliveries but makes none of them early.
+step shifts deliveries but makes none of them early. A message that is put meanwhile waits for its delay by the
+monotonic clock, see `ElapsedDelays`: otherwise it would be due at once, and a consumer's retries would not pause.
 
 Source: RocketMQ, ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
@@ -22,13 +23,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from typing import TypeAlias
 
 import msgspec
 
 from reput.consume.delivery.carried_message import carried_message, carried_properties
 from reput.consume.delivery.delay_offsets import DelayOffsets, DeliveredUpTo
+from reput.consume.delivery.elapsed_delays import ElapsedDelays
 from reput.errors import (
     DamagedStore,
     DispatcherError,
@@ -91,15 +92,18 @@ class Level:
     """One delay level. Guarded by the condition.
 
     Attributes:
+        elapsed: what was put while the clock was behind the log.
         due: when to look at it, in ms since 1970, 0: at once; None: nothing waits.
         trouble: text of the last reported error; None: the level works.
     """
 
-    __slots__ = ("due", "number", "queue_offset", "trouble")
+    __slots__ = ("due", "elapsed", "number", "queue_offset", "trouble")
 
-    def __init__(self, number: int, queue_offset: int) -> None:
+    def __init__(self, number: int, queue_offset: int, end: int) -> None:
+        """*end*: the queue offset after the level's last message."""
         self.number = number
         self.queue_offset = queue_offset
+        self.elapsed = ElapsedDelays(end)
         self.due: int | None = None
         self.trouble: str | None = None
 
@@ -141,7 +145,8 @@ class ScheduleService(ServiceThread):
         numbers = {*range(1, writer.delay_levels.level_max + 1), *(queue_id + 1 for queue_id in queues)}
         # The saved offsets may lie beyond the end of a log that was truncated since.
         self.levels = {
-            number: Level(number, min(kept.get(number, 0), self.end_of(number))) for number in sorted(numbers)
+            number: Level(number, min(kept.get(number, 0), self.end_of(number)), self.end_of(number))
+            for number in sorted(numbers)
         }
         # Whether the delivered offsets are known; after a kill, the log must be searched for them.
         self.known = not self.has_waiting or (beginning is not None and beginning.commit_log_offset == self.opened_end)
@@ -186,7 +191,13 @@ class ScheduleService(ServiceThread):
         """Take note of a delayed put; the writer calls this under the put lock."""
         with self.changed:
             level = self.levels.get(number)
-            if level is not None and level.due is None:
+            if level is None:
+                return
+            store_timestamp, end = self.writer.appender.store_timestamp, self.end_of(number)
+            if store_timestamp > self.writer.clock.now_ms():
+                level.elapsed.note(end, self.ticks(), deliver_timestamp - store_timestamp)
+            level.elapsed.end = end
+            if level.due is None:
                 level.due = deliver_timestamp
                 if self.thread is not None:
                     self.changed.notify()
@@ -314,7 +325,7 @@ class ScheduleService(ServiceThread):
 
     def scheduled_from(self, number: int, queue_offset: int) -> Iterator[tuple[int, Record]]:
         """Yield the deliverable messages of a level, with their queue offsets."""
-        level = Level(number, queue_offset)
+        level = Level(number, queue_offset, queue_offset)
         queue = self.queue(number)
         while number in self.levels and (units := self.units(level, queue)):
             for record in self.records(queue, units):
@@ -354,6 +365,10 @@ class ScheduleService(ServiceThread):
         now = self.writer.clock.now_ms()
         return level.due <= now or level.due > max(self.too_far(level.number, now), now + PAUSE_MS)
 
+    def ticks(self) -> int:
+        """Return the monotonic clock in ms."""
+        return round(self.writer.clock.monotonic() * 1000)
+
     def too_far(self, number: int, now: int) -> int:
         """Return the latest time at which a message of a level can be due."""
         delay = self.delay_of(number)
@@ -375,12 +390,21 @@ class ScheduleService(ServiceThread):
         now = self.writer.clock.now_ms()
         too_far = self.too_far(level.number, now)
         # In queue order: a due message waits for an earlier one that is not due yet.
-        due = list(takewhile(lambda item: item[1] <= now or item[1] > too_far, units))
+        with self.changed:
+            level.elapsed.forget(level.queue_offset)
+            ticks, left = self.ticks(), level.elapsed.left
+            lefts = [left(queue_offset, ticks) for queue_offset, _, _ in units]
+        due = []
+        for item, wait in zip(units, lefts, strict=True):
+            if item[1] > now and (item[1] <= too_far if wait is None else wait > 0):
+                break
+            due.append(item)
         if due:
             self.put(level, queue, due)
         with self.changed:
             if len(due) < len(units):
-                level.due = units[len(due)][1]
+                wait = lefts[len(due)]
+                level.due = units[len(due)][1] if wait is None else now + wait
             elif level.queue_offset == self.end_of(level.number):
                 level.due = None
             else:
