@@ -35,7 +35,7 @@ from reput.store.log.log_clock import SETTLED_MS
 from reput.store.record.message import MessageExtBrokerInner
 from reput.store.record.properties import PROPERTIES_SIZE_MAX
 from reput_hooks import Record
-from small_store import ManualClock
+from small_store import ManualClock, SetClock
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
@@ -335,6 +335,27 @@ def test_a_sender_is_asked_once_the_clock_shows_that_it_is_due(store, monkeypatc
     store.transactions.on_check(GROUP, lambda _: COMMIT)
     put_clients_half(store, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
     clock.ms += SETTLED_MS
+    wait_until(lambda: store.transactions.status() == 0)
+    assert len(of_topic(store, "orders")) == 1
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["not asked yet", "asked before"])
+def test_a_clock_that_is_set_back_delays_no_question(store, monkeypatch, is_asked):
+    """It comes when its time has elapsed, not an hour later."""
+    monkeypatch.setattr("reput.consume.delivery.open_transactions.LOOK_S", 0.01)
+    clock = SetClock()
+    set_clock(store, clock)
+    put_half(store)
+    answers = [UNKNOWN, COMMIT] if is_asked else [COMMIT]
+    store.transactions.on_check(GROUP, lambda _: answers.pop(0))
+    if is_asked:
+        clock.elapse(6_000)
+        wait_until(lambda: len(answers) == 1)
+    looked = store.transactions._open.looked_at
+    clock.elapse(1_000)
+    wait_until(lambda: store.transactions._open.looked_at != looked)
+    clock.ms -= 3_600_000
+    clock.elapse(store._engine.settings.transaction_check_interval)
     wait_until(lambda: store.transactions.status() == 0)
     assert len(of_topic(store, "orders")) == 1
 

@@ -49,6 +49,7 @@ from reput.filter.java_numbers import long_or
 from reput.remoting.response_code import ResponseCode
 from reput.settings import Settings
 from reput.store.disk.sealed_file import read_sealed, seal
+from reput.store.log.log_clock import PARTED_MS
 from reput.store.message_store import MessageStore
 from reput.store.reader.message_reader import MessageReader
 from reput.store.record.message import Message, PutMessageResult
@@ -171,6 +172,8 @@ class OpenTransactions:
         self.pending: dict[Identity, Transaction] = {}
         self.schedule: list[tuple[int, int, Transaction]] = []
         self.sequence = 0
+        # Time of the last look, by the log's clock and by the monotonic one.
+        self.looked_at: tuple[int, int] | None = None
         self.ops_owed: list[tuple[int, int]] = []
         self.half_ends: dict[int, int] = {}
         self.ops: dict[int, deque[tuple[int, int]]] = {}
@@ -382,8 +385,24 @@ class OpenTransactions:
         due, _, transaction = entry
         return transaction.due == due and self.pending.get(transaction.identity) is transaction
 
+    def follow_clock(self) -> None:
+        """Bring the questions forward by as much as the clock was set back since the last look.
+
+        Otherwise they would come later by that, hours for instance, and consumers would wait for what was committed by
+        a producer that has died. RocketMQ then asks at once.
+        """
+        now, ticks = self.writer.log_clock.now_ms(), self.writer.log_clock.ticks()
+        former_now, former_ticks = self.looked_at or (now, ticks)
+        self.looked_at = now, ticks
+        back = former_now + ticks - former_ticks - now
+        if back > PARTED_MS:
+            for transaction in self.pending.values():
+                transaction.asked_at = max(transaction.asked_at - back, 0)
+                self.ask_at(transaction, transaction.due - back)
+
     def seconds_to_next(self) -> float:
         """Return the seconds until the next look."""
+        self.follow_clock()
         while self.schedule:
             due, _, _ = self.schedule[0]
             if self.is_scheduled(self.schedule[0]):
