@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from contextlib import contextmanager
 
@@ -12,8 +13,10 @@ import pytest
 import reput
 import reput.client.sender
 import reput.client.session
+from client.conftest import register
 from delivering import wait_until
 from reput import Message
+from reput.client.sender import Sender
 from reput.filter.string_hash import string_hash
 from serving import served
 
@@ -325,6 +328,21 @@ def test_a_connection_whose_broker_hangs_is_given_up(broker, address, monkeypatc
         assert not connection.waiting
         sender.timeout = 60
         client.put(Message("orders", b"goes on"))
+
+
+@pytest.mark.parametrize(("avoided_s", "lost"), [(3600.0, {1}), (0.0, range(2, 99))], ids=["avoided", "tried again"])
+def test_puts_avoid_a_broker_that_hangs(broker, address, client, monkeypatch, avoided_s, lost):
+    """For a while: only the first of them waits for its answer. RocketMQ's producer waits each time by default."""
+    monkeypatch.setattr(reput.client.sender, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(reput.client.sender, "AVOIDED_S", avoided_s)
+    client.put(Message("orders", b"first"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, reput.connect(address) as other:
+        register(broker, "orders", listener.getsockname()[1])
+        lose, waited = Sender.lost, []
+        monkeypatch.setattr(Sender, "lost", lambda *arguments: (waited.append(arguments), lose(*arguments)))
+        for number in range(20):
+            other.put(Message("orders", b"%d" % number))
+        assert len(waited) in lost
 
 
 def test_a_closed_client_says_so(address):

@@ -14,11 +14,11 @@ import pytest
 
 import reput
 import reput.client.session
+from client.conftest import register
 from delivering import wait_until
 from reput import Message
 from reput.client import group_session
 from reput.consume.delivery.send_back import send_back
-from reput.namesrv.route_info_manager import RegisteredTopic, Registration
 from reput.remoting.message_queue import MessageQueue
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
@@ -519,13 +519,6 @@ def test_a_wrong_argument_is_refused(client, options):
     """The error names it."""
     with pytest.raises((reput.ConfigError, reput.RequestRefused)):
         client.consumer(**options)
-
-
-def register(broker, topic, port):
-    """Register a broker-z, with one queue of a topic, at the name server beside *broker*."""
-    topics = {topic: RegisteredTopic(topic, 1, 1)}
-    registration = Registration("DefaultCluster", "broker-z", 0, f"127.0.0.1:{port}", topics=topics)
-    broker.call(lambda: broker.broker.routes.register(registration))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from reput.client.target import Target
 from reput.errors import BrokerError, ReputError, RequestRefused
@@ -67,12 +67,12 @@ class Route:
         """Return the queues that consumers read, in the order in which RocketMQ allocates them."""
         return readable_queues(self.data, self.topic)
 
-    def next_writable(self, other_than: str | None = None) -> MessageQueue:
-        """Return the next queue in turn, if possible one of a broker other than *other_than*."""
+    def next_writable(self, other_than: Collection[str] = ()) -> MessageQueue:
+        """Return the next queue in turn, if possible of a broker whose name is not in *other_than*."""
         writable = self.writable
         for _ in range(len(writable)):
             self.turn = (self.turn + 1) % len(writable)
-            if writable[self.turn].broker_name != other_than:
+            if writable[self.turn].broker_name not in other_than:
                 break
         return writable[self.turn]
 

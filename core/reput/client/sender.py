@@ -4,6 +4,7 @@
                                                        ▲                │ lost, or refused for a temporary reason
                                                        └── later ◀──────┘
 
+A broker that hangs is avoided for a while; otherwise every put that its turn brings there would wait for its answer.
 If a broker cannot be reached, the put is repeated with pauses until its timeout, so a broker that is killed and
 restarted causes only a delay. If only the answer was lost, the message is then stored twice. A put that is refused for
 a temporary reason is repeated twice, if possible at another broker. Wherever a put waits, it fails at its deadline.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ UNANSWERED_SIZE_MAX = 32 << 20
 LOOK_INTERVAL_MIN_S, LOOK_INTERVAL_MAX_S = 0.01, 0.5
 # A request without an answer for this long counts as lost.
 ANSWER_TIMEOUT_S = 5.0
+# For so long after that, messages that may go to any broker go to others.
+AVOIDED_S = 30.0
 TIMEOUT_MAX_S = 1e8
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 RETRIES_MAX = 2
@@ -134,6 +137,8 @@ class Sender:
         self.held: deque[PutTurn] = deque()
         self.tasks: set[asyncio.Task[None]] = set()
         self.timer: asyncio.TimerHandle | None = None
+        # Until when brokers are avoided, by name, in seconds of the loop's clock.
+        self.avoided: dict[str, float] = {}
 
     def put(self, sending: Sending) -> None:
         """Send a message at the end of this turn."""
@@ -229,7 +234,14 @@ class Sender:
 
     def send_free(self, route: Route, sendings: list[Sending], size: int, deadline: float) -> None:
         """Send a batch to the next queue in turn."""
-        self.send(SendRequest(route.next_writable(), sendings, size, deadline, True))
+        self.send(SendRequest(route.next_writable(self.hanging()), sendings, size, deadline, True))
+
+    def hanging(self) -> Collection[str]:
+        """Return the names of the brokers that are avoided now."""
+        if self.avoided:
+            now = self.loop.time()
+            self.avoided = {name: until for name, until in self.avoided.items() if until > now}
+        return self.avoided
 
     def send_fixed(self, route: Route, sending: Sending, deadline: float) -> None:
         """Send a message to the queue that it names or that its sharding key selects."""
@@ -387,7 +399,7 @@ class Sender:
             return
         route = self.routes.known.get(topic)
         if route is not None and route.writable and request.may_move:
-            request.queue = route.next_writable(other_than=request.queue.broker_name)
+            request.queue = route.next_writable({request.queue.broker_name, *self.hanging()})
         self.send(request)
 
     def watch(self, due: float) -> None:
@@ -408,6 +420,7 @@ class Sender:
             if request.connection.last_read < request.sent_at:
                 # Its peer hangs. It would hold what is sent until the system finds that out, which may be never.
                 request.connection.abort()
+                self.avoided[request.queue.broker_name] = now + AVOIDED_S
             self.lost(
                 request, BrokerError(f"the broker does not answer: broker={request.broker} sent_s_ago={waited:.1f}")
             )
