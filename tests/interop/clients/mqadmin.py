@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
+from interop.clients.java_clients import REBALANCE_MS
 from interop.java_program import java_command
 
 __all__ = ["MqAdmin", "normalized"]
@@ -41,9 +42,11 @@ class MqAdmin:
 
     def __init__(self, version: str, name_server: str, home: Path) -> None:
         """*home* takes what the tool writes."""
+        self.home = home
         (home / "conf").mkdir(parents=True)
         (home / "conf" / "logback_tools.xml").write_text(LOGGING)
-        command = [*java_command(version, home, "interop.Admin", f"-Drocketmq.home.dir={home}"), name_server]
+        options = (f"-Drocketmq.home.dir={home}", f"-Drocketmq.client.rebalance.waitInterval={REBALANCE_MS}")
+        command = [*java_command(version, home, "interop.Admin", *options), name_server]
         self.errors = home / "stderr"
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(

@@ -7,10 +7,12 @@ and ids. What is left to differ, and why, stands in `KNOWN`.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,10 @@ from interop.java_program import OLDER_VERSIONS, VERSIONS
 pytestmark = [pytest.mark.java, pytest.mark.processes, pytest.mark.slow]
 
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
+TOPICS, GROUPS = ("orders", "pays", "ordered"), ("billing", "idle")
 Outputs = dict[str, list[str]]
+# Where the tool writes exported files, in its own folder.
+EXPORTED = "exported"
 
 # Topics that only one of the brokers has, or has under another condition.
 OWN_TOPICS = re.compile(
@@ -106,6 +111,11 @@ class History:
         pause = threading.Event()
         wait_until(lambda: reached(self.run(label, *arguments)) or pause.wait(0.2))
 
+    def exported(self, name: str) -> dict[str, Any]:
+        """Return an exported file."""
+        found: dict[str, Any] = json.loads((self.admin.home / EXPORTED / f"{name}.json").read_text("utf-8"))
+        return found
+
     def received(self) -> int:
         """Return how many messages the consumer has got."""
         count: int = self.admin.ask("received", group="billing")["count"]
@@ -183,6 +193,8 @@ class History:
         run("getBrokerConfig", "getBrokerConfig", "-b", at)
         run("getNamesrvConfig", "getNamesrvConfig", "-n", self.name_server)
         run("statsAll", "statsAll", "-t", "orders")
+        for name in ("exportConfigs", "exportMetadata", "exportMetrics"):
+            run(name, name, "-c", CLUSTER, "-f", EXPORTED)
         run("allocateMQ", "allocateMQ", "-t", "orders", "-i", "a,b")
 
     def find_messages(self) -> None:
@@ -280,6 +292,7 @@ def test_mqadmin_prints_the_same_at_both_brokers(version, tmp_path, real_broker,
     differences = [line for label in expected.outputs for line in difference(label, expected, found)]
     assert not differences, "\n".join(differences)
     require_figures(expected, found)
+    require_exports(expected, found)
 
 
 def difference(label: str, expected: History, found: History) -> list[str]:
@@ -304,3 +317,16 @@ def require_figures(expected: History, found: History) -> None:
     assert len(shared) > 40
     names, real_names = (properties_of(done.raw["getNamesrvConfig"]) for done in (found, expected))
     assert names.keys() & real_names.keys()
+
+
+def require_exports(expected: History, found: History) -> None:
+    """Files to move a cluster by have its topics and groups."""
+    for name in ("configs", "metrics"):
+        assert found.exported(name).keys() == expected.exported(name).keys()
+    metadata, real_metadata = found.exported("metadata"), expected.exported("metadata")
+    for table, names in (("topicConfigTable", TOPICS), ("subscriptionGroupTable", GROUPS)):
+        for name in names:
+            row, real_row = metadata[table][name], real_metadata[table][name]
+            shared = row.keys() & real_row.keys()
+            assert {field: row[field] for field in shared} == {field: real_row[field] for field in shared}
+            assert name in row.values()

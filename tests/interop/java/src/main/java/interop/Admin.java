@@ -141,6 +141,8 @@ public final class Admin {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("consumer");
         consumer.setPersistConsumerOffsetInterval(500);
+        // The first heartbeat makes the retry topic, so the consumer finds it only when it looks again: otherwise 30 s later.
+        consumer.setPollNameServerInterval(1000);
         consumer.subscribe(question.get("topic").getAsString(), "*");
         AtomicInteger count = new AtomicInteger();
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
