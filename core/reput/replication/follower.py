@@ -358,13 +358,13 @@ class Follower:
     def append(self, stream: MasterStream, records: CopiedRecords) -> None:
         """Append all whole records, and report them once they are forced."""
         writer = self.writer
+        forced = partial(self.forced, stream)
         for run in records.take():
             end = writer.append_copied(run)
             if end - writer.durable <= FORCED_AT_ONCE_MAX:
-                writer.force_at_once()
-                self.forced(stream)
+                writer.force_at_once(forced)
                 continue
-            writer.call_when_durable(end, partial(self.forced, stream))
+            writer.call_when_durable(end, forced)
             self.wait_forced(end - UNFORCED_MAX)
 
     def forced(self, stream: MasterStream) -> None:

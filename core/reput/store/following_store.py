@@ -93,17 +93,15 @@ class FollowingMessageStore(MessageStore):
         """As `FollowingAppender.append_copied`."""
         return self.copier.append_copied(run)
 
-    def force_at_once(self) -> None:
-        """Force what was appended, in the calling thread. Readers see it a moment later.
+    def force_at_once(self, on_forced: Callable[[], None]) -> None:
+        """Force what was appended, and show it to readers, in the calling thread; *on_forced* is called in between.
 
         Raises:
             StoreReadOnly: the disk refused.
         """
-        try:
-            self.commit_log.flush()
-        finally:
-            # It publishes what is on disk now, or tells of the failure.
-            self.durability.flush_service.wakeup()
+        self.durability.flush_service.flush(on_forced)
+        if self.commit_log.failed is not None:
+            raise self.appender.refusal()
 
     def plain_rows(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
         """As `LogScan.rows_of_plain`, with every CRC compared."""

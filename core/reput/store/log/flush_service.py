@@ -52,9 +52,13 @@ def is_able_to_flush(appended: int, durable: int, least_pages: int, *, is_full: 
     return appended > durable
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 class FlushService(ServiceThread):
-    """One thread. It calls *on_durable* after each success, with the new durable offset and the result of
-    *before_flush*; *on_failure* once; *on_idle* after each round."""
+    """One thread; another one may call `flush` as well. *on_durable* is called after each success, with the new durable
+    offset and the result of *before_flush*; *on_failure* once; *on_idle*, by the thread, after each round."""
 
     def __init__(
         self,
@@ -84,6 +88,8 @@ class FlushService(ServiceThread):
         self.waiting = threading.Lock()
         self.callers: list[tuple[int, Callable[[], None]]] = []
         self.ended = False
+        # Held from before a force until what it means was told: positions are told in their order.
+        self.flushing = threading.Lock()
         # The threads that wait for the next force. It covers every thread that appends and then joins the chain,
         # because the flusher replaces the chain before it reads where the log ends.
         self.group = WakeupChain(self.wakeup)
@@ -199,29 +205,34 @@ class FlushService(ServiceThread):
         log = self.commit_log
         return is_able_to_flush(log.appended, log.durable, self.least_pages, is_full=len(log.unforced) > 1)
 
-    def flush(self) -> None:
-        """Force the log once, and wake the threads that wait for it. A failure is reported once; there is no retry."""
-        group = self.group
-        self.group = WakeupChain(self.wakeup, group)
-        known_before = self.before_flush()
-        group.begun.release()
-        begun_at = self.clock.monotonic()
-        try:
-            durable = self.commit_log.flush()
-        except StoreError:
-            self.tell_failure()
-        else:
-            self.on_durable(durable, known_before)
-            self.told_durable = durable
-        self.forced_at = self.clock.monotonic()
-        self.force_seconds = self.forced_at - begun_at
-        self.force_times.note(self.force_seconds)
-        group.open()
-        if self.without_chain:
-            self.without_chain -= 1
-            group.wake_all()
-        if self.ended:
-            self.group.open()
+    def flush(self, on_forced: Callable[[], None] = nothing) -> None:
+        """Force the log once, and wake the threads that wait for it. A failure is reported once; there is no retry.
+
+        *on_forced* is called after a success, before anything else.
+        """
+        with self.flushing:
+            group = self.group
+            self.group = WakeupChain(self.wakeup, group)
+            known_before = self.before_flush()
+            group.begun.release()
+            begun_at = self.clock.monotonic()
+            try:
+                durable = self.commit_log.flush()
+            except StoreError:
+                self.tell_failure()
+            else:
+                on_forced()
+                self.on_durable(durable, known_before)
+                self.told_durable = durable
+            self.forced_at = self.clock.monotonic()
+            self.force_seconds = self.forced_at - begun_at
+            self.force_times.note(self.force_seconds)
+            group.open()
+            if self.without_chain:
+                self.without_chain -= 1
+                group.wake_all()
+            if self.ended:
+                self.group.open()
 
     def tell_failure(self) -> None:
         """Call *on_failure* unless it was called before. The failure may be one of a commit."""
