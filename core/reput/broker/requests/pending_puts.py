@@ -122,18 +122,25 @@ class PendingPuts:
             if not isinstance(outcome, PutMessageResult):
                 answer(outcome)
                 return
-            if self.waiting_count >= WAITING_MAX:
-                answer(with_status(outcome, PutMessageStatus.FLUSH_SLAVE_TIMEOUT))
-                return
-            self.waiting_count += 1
-
-            def done(status: PutMessageStatus) -> None:
-                self.waiting_count -= 1
-                answer(with_status(outcome, status))
-
-            replicas.wait(outcome.next_commit_log_offset, done)
+            end = outcome.next_commit_log_offset
+            self.wait_for_followers(replicas, end, 1, lambda status: answer(with_status(outcome, status)))
 
         return wait
+
+    def wait_for_followers(
+        self, replicas: SyncReplicas, end: int, count: int, answer: Callable[[PutMessageStatus], None]
+    ) -> None:
+        """Call *answer* for *count* messages once followers have the log up to *end*, or are known not to."""
+        if self.waiting_count >= WAITING_MAX:
+            answer(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+            return
+        self.waiting_count += count
+
+        def done(status: PutMessageStatus) -> None:
+            self.waiting_count -= count
+            answer(status)
+
+        replicas.wait(end, done)
 
     def confirmed_in_thread(self, result: PutMessageResult) -> PutMessageResult:
         """Return *result* of a message that was put in another thread, once followers have it, or are known not to."""
