@@ -48,7 +48,7 @@ class Master:
         self.lease = HeldLease(agreement, Grant("1", 1000.0, 1, 1), self.state, 0.0, clock=lambda: self.now)
         self.server = HaServer(engine, self.listener)
         broker = Broker(engine, address, ha_server=self.server, ha_address=self.ha_address, lease=self.lease)
-        self.server.start()
+        self.server.start(broker.turn)
         return broker
 
     def put(self, count: int) -> int:

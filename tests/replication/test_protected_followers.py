@@ -37,7 +37,7 @@ def master(path, *, allows_unsigned: bool = False, **settings) -> Iterator[tuple
     def make(engine, address) -> Broker:
         servers.append(HaServer(engine, listener))
         broker = Broker(engine, address, ha_server=servers[0], ha_allows_unsigned=allows_unsigned)
-        servers[0].start()
+        servers[0].start(broker.turn)
         return broker
 
     with served(path / "master", make=make, mapped_file_size_commit_log=SEGMENT, **settings) as broker:

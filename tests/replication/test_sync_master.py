@@ -13,12 +13,15 @@ from unittest.mock import Mock
 
 import pytest
 
+import reput
 from command_line import run_reput
 from delivering import wait_until
 from reput.broker.broker import Broker
 from reput.broker.requests.sync_replicas import SyncReplicas
+from reput.kernel import kernel
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
+from reput.remoting.turn import Turn
 from reput.replication.ha_server import HaServer
 from reput.replication.master_stream import MasterStream
 from reput.settings import Settings
@@ -27,6 +30,8 @@ from serving import ServedBroker, send_fields, served
 
 TIMEOUT_MS = 300
 SEGMENT = 1 << 20
+# Messages with a key of their own are stored by the kernel, where it is installed.
+KEYED = {"UNIQ_KEY": "AC" + "0" * 30}
 
 
 class Followers:
@@ -40,7 +45,7 @@ class Followers:
         """Return the broker."""
         self.server = HaServer(engine, self.listener)
         broker = Broker(engine, address, ha_server=self.server, ha_address="{}:{}".format(*self.address))
-        self.server.start()
+        self.server.start(broker.turn)
         return broker
 
 
@@ -149,6 +154,61 @@ def test_two_followers_are_needed_if_the_settings_say_so(tmp_path):
             assert client.answer_to(opaque).code == ResponseCode.SUCCESS
 
 
+@pytest.mark.parametrize("waits", [{}, {"WAIT": "true"}], ids=["silent", "said"])
+def test_what_the_kernel_stores_waits_for_followers_as_well(tmp_path, waits):
+    """Each outcome is told, to all messages of a read; what asks to wait for no follower is answered at once."""
+    with sync_master(tmp_path) as (broker, followers), broker.client() as client:
+        client.send_message("orders", properties=KEYED)
+        stored = sent_by_kernel()
+        assert client.send_message("orders", properties=KEYED | waits).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert client.send_message("orders", properties=KEYED | {"WAIT": "false"}).code == ResponseCode.SUCCESS
+        with socket.create_connection(followers.address) as follower:
+            follower.sendall(struct.pack(">q", broker.engine.appended))
+            wait_until(lambda: followers.server.in_sync_count() == 1)
+            request = RequestCode.SEND_MESSAGE_V2, send_fields("orders", KEYED | waits), b"body"
+            late = [client.begin(*request) for _ in range(3)]
+            answers = [client.answer_to(opaque) for opaque in late]
+            assert [answer.code for answer in answers] == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
+            assert [answer.ext_fields["queueOffset"] for answer in answers] == ["3", "4", "5"]
+            opaque = client.begin(*request)
+            wait_until(lambda: broker.engine.next_queue_offset("orders", 0) == 7)
+            follower.sendall(struct.pack(">q", received(follower, broker.engine.appended)))
+            assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+        assert kernel() is None or sent_by_kernel() - stored == 5
+
+
+def test_the_loop_serves_followers_that_are_near_and_a_thread_those_that_are_not(tmp_path):
+    """A follower that is far behind, and does not read, is left to the thread; the near one confirms all the while."""
+    with (
+        sync_master(tmp_path, slave_timeout=30_000) as (broker, followers),
+        broker.client() as client,
+        socket.create_connection(followers.address) as follower,
+    ):
+        server = followers.server
+        client.send_message("orders", properties={"WAIT": "false"})
+        follower.sendall(struct.pack(">q", broker.engine.appended))
+        wait_until(lambda: server.in_sync_count() == 1 and server.is_in_loop)
+
+        def confirm() -> None:
+            opaque = client.begin(*send_request())
+            follower.sendall(struct.pack(">q", received(follower, broker.engine.appended)))
+            assert client.answer_to(opaque).code == ResponseCode.SUCCESS
+
+        confirm()
+        assert server.is_in_loop
+        large = [reput.Message("orders", bytes(1 << 19)) for _ in range(40)]
+        broker.engine.writer.put_batch(large)
+        follower.sendall(struct.pack(">q", received(follower, broker.engine.appended)))
+        wait_until(lambda: server.acknowledged_by_count(1) == broker.engine.appended and server.is_in_loop)
+        with socket.create_connection(followers.address) as far:
+            far.sendall(struct.pack(">q", 1))
+            wait_until(lambda: not server.is_in_loop)
+            confirm()
+            assert not server.is_in_loop
+        wait_until(lambda: server.is_in_loop)
+        confirm()
+
+
 def test_a_message_is_answered_before_an_earlier_one_that_lies_behind_it_in_the_log():
     """Threads bring messages in another order than that of the log; none waits for one that its follower lacks."""
     answered: list[tuple[int, PutMessageStatus]] = []
@@ -157,7 +217,7 @@ def test_a_message_is_answered_before_an_earlier_one_that_lies_behind_it_in_the_
     server.acknowledged_by_count.return_value = 0
 
     async def run() -> None:
-        replicas = SyncReplicas(server, Settings(broker_role="SYNC_MASTER", slave_timeout=20))
+        replicas = SyncReplicas(server, Settings(broker_role="SYNC_MASTER", slave_timeout=20), Turn())
         for end in (300, 100, 200):
             replicas.wait(end, lambda status, end=end: answered.append((end, status)))
         server.acknowledged_by_count.return_value = 200
@@ -167,6 +227,12 @@ def test_a_message_is_answered_before_an_earlier_one_that_lies_behind_it_in_the_
 
     asyncio.run(run())
     assert answered[2:] == [(300, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)]
+
+
+def sent_by_kernel() -> int:
+    """Return how many sent messages the kernel has stored in this process."""
+    found = kernel()
+    return 0 if found is None else found.counts()["sent"]
 
 
 def received(follower: socket.socket, end: int) -> int:

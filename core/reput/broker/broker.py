@@ -124,7 +124,7 @@ class Broker:
         services = engine.services
         self.topics = BrokerTopics(services.topics, self.settings)
         self.locks = RebalanceLocks(self.loop.time)
-        turn = Turn()
+        self.turn = turn = Turn()
         self.ha_server = ha_server
         self.ha_address = ha_address
         self.replicas = None
@@ -134,7 +134,7 @@ class Broker:
             assert ha_server is not None
             self.in_sync = InSyncSet(lease, ha_server, engine, self.settings)
         if self.settings.broker_role == "SYNC_MASTER":
-            self.replicas = SyncReplicas(ha_server, self.settings, self.in_sync)
+            self.replicas = SyncReplicas(ha_server, self.settings, turn, self.in_sync)
         self.puts = PendingPuts(engine, turn, self.replicas)
         self.clients = ConnectedClients(
             services.consumer_manager,

@@ -218,7 +218,7 @@ async def serve_engine(
     for listener in [*listeners, local]:
         await broker.listen(listener)
     if ha_server is not None:
-        ha_server.start()
+        ha_server.start(broker.turn)
     write_broker_place(engine.directory, place)
     await broker.start()
     # All objects made so far live as long as the broker, so the garbage collector need not visit them again and again.

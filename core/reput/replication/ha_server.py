@@ -6,6 +6,10 @@
 Each follower has a place of its own in the log, and only a few bytes of memory: the kernel copies the body from the
 segment's pages into the socket. A follower that does not read holds up nobody.
 
+While all followers are near the log's end, and the log grows slowly, the broker's loop does the thread's
+work. A message leaves in the turn that stored it, and a report answers its producer, without a hand-over to another
+thread on either way. More is for the thread, which computes beside the loop.
+
 Source: RocketMQ store, DefaultHAService and DefaultHAConnection.
 """
 
@@ -18,15 +22,21 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reput.embedded.store_engine import StoreEngine
 from reput.errors import StoreError
+from reput.remoting.turn import Turn
 from reput.replication.catch_up_pace import FAR_BEHIND, CatchUpPace
 from reput.replication.ha_connection import ConnectionEnds, HaConnection, Protection
+from reput.store.service.wake import Wake
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["FollowerRow", "HaServer"]
 
@@ -35,6 +45,11 @@ FOLLOWERS_MAX = 64
 ACCEPTED_MAX = FOLLOWERS_MAX // 4
 LOOK_S = 0.5
 LOG_PAUSE_S = 10.0
+# The loop serves followers that are not further behind than this, and only so many bytes in a second.
+NEAR_SIZE = 256 << 10
+SLOW_BYTES_PER_S = 10 << 20
+# For so long at least the bytes are counted.
+RATE_LOOK_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +97,25 @@ class HaServer:
         self.turned_away, self.told_at = 0, -LOG_PAUSE_S
         # When followers are taken in again, after a shortage; 0.0: they are.
         self.accepts_at = 0.0
+        self.turn: Turn | None = None
+        # Whether the loop serves, by whose thread, and how the thread, which waits meanwhile, is told to go on.
+        self.is_in_loop = False
+        self.loop_thread = 0
+        # The log has grown in this turn of the loop.
+        self.is_due = False
+        self.given_back = Wake()
+        self.look_timer: asyncio.TimerHandle | None = None
+        # Bytes that were sent since, for all followers.
+        self.counted_size, self.counted_since = 0, 0.0
 
     # Seen from outside.
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, turn: Turn | None = None) -> None:
+        """Start the thread.
+
+        *turn*: of the loop that may do its work, whose thread calls this; None: there is no loop.
+        """
+        self.turn, self.loop_thread = turn, threading.get_ident()
         self.listener.setblocking(False)
         self.selector.register(self.listener, selectors.EVENT_READ)
         self.selector.register(self.waker, selectors.EVENT_READ)
@@ -107,7 +136,12 @@ class HaServer:
         """The log has grown. Called under the put lock."""
         if self.is_parked:
             self.is_parked = False
-            os.eventfd_write(self.waker, 1)
+            if self.is_in_loop and threading.get_ident() == self.loop_thread:
+                assert self.turn is not None
+                self.is_due = True
+                self.turn.send_at_end(self)
+            else:
+                os.eventfd_write(self.waker, 1)
 
     def followers(self) -> list[FollowerRow]:
         """Return the followers that have reported, in the order of their arrival."""
@@ -153,6 +187,8 @@ class HaServer:
         try:
             while not self.stopping:
                 self.serve_once()
+                if self.may_hand_over():
+                    self.hand_over()
         finally:
             for connection in list(self.connections.values()):
                 self.end(connection, ConnectionEnds("the master stops", is_usual=True))
@@ -161,13 +197,22 @@ class HaServer:
 
     def serve_once(self) -> None:
         """Wait for something to happen, and do it."""
-        # Set before the look at the log's end: growth behind that look wakes the thread.
-        self.is_parked = any(not connection.held_for for connection in self.connections.values())
-        end = self.engine.log_end()
+        end = self.park()
         now = time.monotonic()
         pauses = [connection.pause(now) for connection in self.connections.values() if connection.may_send(end)]
         events = self.selector.select(min(pauses, default=LOOK_S))
         self.is_parked = False
+        self.take(events)
+        self.send_all(self.engine.log_end())
+
+    def park(self) -> int:
+        """Let the log's growth wake the thread, or the loop, and return where the log ends."""
+        # Set before the look at the log's end: growth behind that look wakes.
+        self.is_parked = any(not connection.held_for for connection in self.connections.values())
+        return self.engine.log_end()
+
+    def take(self, events: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+        """Take in followers, and take what they have reported."""
         for key, mask in events:
             if key.fileobj is self.listener:
                 self.accept()
@@ -178,7 +223,9 @@ class HaServer:
                 connection = self.connections.get(key.fd)
                 if connection is not None:
                     self.guarded(connection, partial(self.read, connection))
-        end = self.engine.log_end()
+
+    def send_all(self, end: int) -> None:
+        """Send to all followers, for a log that ends at *end*."""
         now = time.monotonic()
         if self.accepts_at and now >= self.accepts_at:
             self.accepts_at = 0.0
@@ -186,6 +233,97 @@ class HaServer:
         self.hold(end, now)
         for connection in list(self.connections.values()):
             self.guarded(connection, partial(self.send, connection, end, now))
+
+    # The loop in its place.
+
+    def may_hand_over(self) -> bool:
+        """Tell whether little enough is left to do for the loop."""
+        if self.turn is None or self.settings.ha_flow_control_enable or self.stopping:
+            return False
+        now = time.monotonic()
+        seconds = now - self.counted_since
+        if seconds < RATE_LOOK_S:
+            return False
+        is_slow = self.counted_size <= SLOW_BYTES_PER_S * seconds
+        self.counted_size, self.counted_since = 0, now
+        return is_slow and self.are_near(self.engine.log_end())
+
+    def are_near(self, end: int) -> bool:
+        """Tell whether all followers have nearly all of a log that ends at *end*."""
+        return not any(
+            connection.is_blocked or (connection.acknowledged is not None and end - connection.sent > NEAR_SIZE)
+            for connection in self.connections.values()
+        )
+
+    def hand_over(self) -> None:
+        """Let the loop serve until it gives the work back."""
+        assert self.turn is not None
+        self.is_in_loop = True
+        try:
+            self.turn.loop.call_soon_threadsafe(self.begin_in_loop)
+        except RuntimeError:
+            # The loop has ended: the broker stops.
+            self.is_in_loop, self.turn = False, None
+            return
+        self.given_back.wait()
+        self.given_back.clear()
+
+    def begin_in_loop(self) -> None:
+        """Serve in the loop."""
+        assert self.turn is not None
+        self.turn.loop.add_reader(self.selector.fileno(), self.serve_in_turn)
+        self.look()
+
+    def look(self) -> None:
+        """Send heartbeats, and end connections that say nothing."""
+        assert self.turn is not None
+        self.look_timer = self.turn.loop.call_later(LOOK_S, self.look)
+        self.serve_in_turn()
+
+    def serve_in_turn(self) -> None:
+        """Do what is there to do, and end the turn."""
+        assert self.turn is not None
+        self.turn.begin_read()
+        self.serve_now()
+        self.turn.end_read()
+
+    def flush(self) -> None:
+        """Send what has grown in this turn. Called in the loop, at the end of the turn or sooner."""
+        if self.is_due:
+            self.serve_now()
+
+    def serve_now(self) -> None:
+        """Do what is there to do, unless it was given back."""
+        if not self.is_in_loop:
+            return
+        try:
+            self.is_due = False
+            self.is_parked = False
+            self.take(self.selector.select(0))
+            end = self.engine.log_end()
+            now = time.monotonic()
+            if now - self.counted_since > RATE_LOOK_S:
+                self.counted_size, self.counted_since = 0, now
+            if self.stopping or self.counted_size > SLOW_BYTES_PER_S * RATE_LOOK_S or not self.are_near(end):
+                self.give_back()
+                return
+            self.send_all(end)
+            if self.park() > end:
+                os.eventfd_write(self.waker, 1)
+        except Exception:
+            logger.exception("the loop cannot serve the followers, the thread goes on")
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Let the thread serve again."""
+        assert self.turn is not None
+        assert self.look_timer is not None
+        self.turn.loop.remove_reader(self.selector.fileno())
+        self.look_timer.cancel()
+        self.is_in_loop = False
+        self.given_back.set()
+
+    # Followers.
 
     def hold(self, end: int, now: float) -> None:
         """Decide which followers get nothing of a log that ends at *end*, and for how long."""
@@ -266,6 +404,7 @@ class HaServer:
         """Send what a follower's socket takes, and wait for its room if it is full."""
         was_blocked, begin = connection.is_blocked, connection.sent
         connection.send(end, now)
+        self.counted_size += connection.sent - begin
         if end - begin > FAR_BEHIND:
             self.pace.add(connection.descriptor, connection.sent - begin)
         if connection.is_blocked != was_blocked:

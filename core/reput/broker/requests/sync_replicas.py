@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from reput.remoting.turn import Turn
 from reput.replication.ha_server import HaServer
 from reput.replication.in_sync_set import InSyncSet
 from reput.settings import Settings
@@ -46,12 +47,15 @@ def end_of(put: WaitingPut) -> int:
 class SyncReplicas:
     """Used in the thread of the broker's loop only, but for `wait_in_thread`."""
 
-    def __init__(self, ha_server: HaServer | None, settings: Settings, in_sync: InSyncSet | None = None) -> None:
+    def __init__(
+        self, ha_server: HaServer | None, settings: Settings, turn: Turn, in_sync: InSyncSet | None = None
+    ) -> None:
         """*ha_server*: None: there is no HA port, so no follower either; *in_sync*: of a master with a lease."""
         self.ha_server = ha_server
         self.in_sync = in_sync
         self.has_ended = False
-        self.loop = asyncio.get_running_loop()
+        self.loop, self.turn = turn.loop, turn
+        self.thread = threading.get_ident()
         # The master itself is one of them. SYNC_MASTER means at least one more.
         self.needed = max(settings.in_sync_replicas, 2) - 1
         self.timeout = settings.slave_timeout / 1000
@@ -66,6 +70,9 @@ class SyncReplicas:
 
     def wait(self, end: int, done: Callable[[PutMessageStatus], None]) -> None:
         """Call *done* once enough followers have the log up to *end*, or it is known that they do not."""
+        if self.ha_server is not None:
+            # What follows has time until the report comes.
+            self.ha_server.flush()
         if self.has_ended or not self.is_available():
             done(PutMessageStatus.SLAVE_NOT_AVAILABLE)
             return
@@ -105,10 +112,13 @@ class SyncReplicas:
         return found[0]
 
     def tell(self) -> None:
-        """A follower has acknowledged more, or has gone. Called by the thread of the HA port."""
+        """A follower has acknowledged more, or has gone. Any thread may call."""
         if not self.is_told and self.waiting:
             self.is_told = True
-            self.loop.call_soon_threadsafe(self.settle)
+            if threading.get_ident() == self.thread:
+                self.turn.at_end(self.settle)
+            else:
+                self.loop.call_soon_threadsafe(self.settle)
 
     def settle(self) -> None:
         """Answer those whose messages have arrived."""
