@@ -248,9 +248,9 @@ def test_a_topic_is_dropped_from_the_routes(client):
     "fields",
     [
         {"name": "broker-a"},
-        {"name": "broker-a", "broker_id": 1},
         {"name": "broker-a", "broker_id": -1},
-        {"name": "broker-a", "cluster": "other"},
+        {"name": "broker-a", "broker_id": 1, "cluster": "other"},
+        {"name": "broker-a", "broker_id": 1, "address": "own"},
         {"address": "own"},
         {"broker_id": -1},
         {"address": "nowhere"},
@@ -264,11 +264,30 @@ def test_a_registration_that_takes_the_place_of_the_broker_is_refused(shared, cl
     """The routes to the broker beside the name server are its own."""
     own = f"127.0.0.1:{shared.address[1]}"
     if fields.get("address") == "own":
-        fields = {"address": own}
+        fields = {**fields, "address": own}
     answer = register(client, **fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert route(client, "TBW102")["brokerDatas"][0]["brokerAddrs"] == {"0": own}
     assert route(client, "orders") is None
+
+
+def test_a_slave_of_the_broker_beside_registers_under_its_name(shared, client):
+    """It is told where its master is, and clients where it is. The topics, and their queues, stay the master's."""
+    own = f"127.0.0.1:{shared.address[1]}"
+    before = route(client, "TBW102")
+    slave = {"name": "broker-a", "broker_id": 1, "address": "192.0.2.1:10911"}
+    answer = register(client, **slave)
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.ext_fields["masterAddr"] == own
+    found = route(client, "TBW102")
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": own, "1": "192.0.2.1:10911"}
+    assert found["queueDatas"] == before["queueDatas"]
+    assert route(client, "orders") is None
+    body = json.dumps({"queueDatas": [{"brokerName": "broker-a", "readQueueNums": 2, "writeQueueNums": 2, "perm": 4}]})
+    client.ask(Code.REGISTER_TOPIC_IN_NAMESRV, {"topic": "TBW102"}, body.encode())
+    assert route(client, "TBW102")["queueDatas"] == before["queueDatas"]
+    client.ask(Code.UNREGISTER_BROKER, fields_of(**slave))
+    assert route(client, "TBW102") == before
 
 
 def test_the_broker_beside_cannot_be_unregistered(shared, client):

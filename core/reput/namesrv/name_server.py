@@ -216,12 +216,12 @@ class NameServer:
         fields = request.ext_fields
         address = text(fields, "brokerAddr")
         del connection
-        name = text(fields, "brokerName")
-        if self.routes.is_own(name, address):
+        name, broker_id = text(fields, "brokerName"), whole(fields, "brokerId", is_long=True)
+        if self.routes.is_own(name, broker_id, address):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker beside this name server cannot be removed: address={address}"
             )
-        self.routes.unregister(name, whole(fields, "brokerId", is_long=True), address)
+        self.routes.unregister(name, broker_id, address)
         return RemotingCommand(SUCCESS)
 
     def query_data_version(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -266,7 +266,7 @@ class NameServer:
         except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the body is not a route: error={error}") from None
         self.routes.refuse_rows(len(queues))
-        for queue in queues:
+        for queue in queues if self.routes.decides_topics(live[0]) else ():
             self.routes.set_topic(live[0].broker_name, msgspec.structs.replace(queue, topic_name=topic))
         return RemotingCommand(SUCCESS)
 

@@ -107,8 +107,8 @@ class RouteInfoManager:
         self.clusters: dict[str, dict[str, None]] = {}
         # By address.
         self.live: dict[str, LiveBroker] = {}
-        # The brokers in this process: addresses by name.
-        self.own: dict[str, str] = {}
+        # The brokers in this process: addresses by name and id.
+        self.own: dict[tuple[str, int], str] = {}
         # The number of (topic, broker) pairs.
         self.row_count = 0
 
@@ -123,7 +123,7 @@ class RouteInfoManager:
         name, address = registration.broker_name, registration.address
         data = self.brokers.get(name)
         if registration.connection is None:
-            self.own[name] = address
+            self.own[name, registration.broker_id] = address
         else:
             self.refuse_illegal(registration)
             self.refuse_stranger(registration, data)
@@ -142,8 +142,7 @@ class RouteInfoManager:
         data.broker_addrs[broker_id] = address
         known = self.live.get(address)
         self.live[address] = LiveBroker(registration, self.monotonic())
-        is_prime = registration.broker_id == min(map(int, data.broker_addrs))
-        if registration.topics is not None and is_prime:
+        if registration.topics is not None and self.decides_topics(registration):
             has_changed = known is None or known.registration.data_version != registration.data_version
             if has_changed or not any(name in queues for queues in self.topics.values()):
                 self.replace_topics(name, registration.topics.values())
@@ -151,6 +150,10 @@ class RouteInfoManager:
         if registration.broker_id == MASTER_ID or not master:
             return "", ""
         return self.live[master].registration.ha_address if master in self.live else "", master
+
+    def decides_topics(self, registration: Registration) -> bool:
+        """Return whether a registered broker's topics are those of its name: it is the master, or acts for it."""
+        return registration.broker_id == min(map(int, self.brokers[registration.broker_name].broker_addrs))
 
     def refuse_illegal(self, registration: Registration) -> None:
         """Refuse a registration from the network that is not valid.
@@ -178,17 +181,17 @@ class RouteInfoManager:
             RequestRefused: SYSTEM_ERROR; the name or the address belongs to another broker.
         """
         name = registration.broker_name
-        if self.is_own(name, registration.address):
+        if self.is_own(name, registration.broker_id, registration.address):
             raise illegal(
                 f"this name or address belongs to the broker beside this name server: broker_name={name!r} "
-                f"address={registration.address}"
+                f"broker_id={registration.broker_id} address={registration.address}"
             )
         if data is not None and data.cluster != registration.cluster:
             raise illegal(f"a broker of this name is in another cluster: broker_name={name!r} cluster={data.cluster!r}")
 
-    def is_own(self, broker_name: str, address: str) -> bool:
-        """Return whether a broker in this process has this name or address."""
-        return broker_name in self.own or address in self.own.values()
+    def is_own(self, broker_name: str, broker_id: int, address: str) -> bool:
+        """Return whether a broker in this process has this name and id, or this address: a slave has another id."""
+        return (broker_name, broker_id) in self.own or address in self.own.values()
 
     def refuse_rows(self, count: int) -> None:
         """Refuse *count* more topics if all topics would then take too much memory.
