@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
 
 import pytest
 
 from replication.fake_master import frame
 from reput.errors import BrokerError
-from reput.remoting.remoting_command import RemotingCommand, encode_frame
+from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.replication.compression import compressor, decompressor
-from reput.replication.ha_protocol import FRAME_SIZE_MAX, HELLO, HaFrameReader, ReportReader
+from reput.replication.ha_protocol import FRAME_SIZE_MAX, HELLO, HaFrameReader, ReportReader, checked_report, hello
 
 
 def read(reader: HaFrameReader, data: bytes, step: int) -> bytes:
@@ -99,9 +100,9 @@ def test_a_compressed_frame_is_the_same_bytes(step):
 @pytest.mark.parametrize("step", [1, 13, 10_000])
 def test_a_reput_says_hello_and_asks_before_its_reports(step):
     """In any pieces; RocketMQ's slaves never do, and what is no request ends the connection."""
-    hello, report = struct.pack(">q", HELLO), struct.pack(">q", 5)
-    asking = b"".join(encode_frame(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "3"})))
-    reader, data = ReportReader(), hello + asking + report
+    report = struct.pack(">q", 5)
+    asking = hello(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "3"}))
+    reader, data = ReportReader(), asking + checked_report(5)
     found = [reader.feed(data[at : at + step]) for at in range(0, len(data), step)]
     assert found == [None] * (len(found) - 1) + [5]
     assert reader.request is not None
@@ -111,4 +112,24 @@ def test_a_reput_says_hello_and_asks_before_its_reports(step):
     assert not other.is_reput
     for bad in (struct.pack(">i", 70_000), struct.pack(">ii", 4, 9)):
         with pytest.raises(BrokerError, match="follower's request"):
-            ReportReader().feed(hello + bad)
+            ReportReader().feed(struct.pack(">qI", HELLO, zlib.crc32(bad)) + bad)
+
+
+def test_what_changes_on_the_way_to_the_master_is_no_report_of_a_reput():
+    """Any bit of a request or a report; a report that lost a byte, or came a second time in part."""
+    asking = hello(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "3"}))
+    data = asking + checked_report(5)
+    for bit in range(8 * struct.calcsize(">q"), 8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        reader = ReportReader()
+        with suppress(BrokerError):
+            # A larger size lets it wait for more.
+            assert reader.feed(bytes(changed)) is None
+        assert reader.request is None or bit // 8 >= len(asking)
+    reports = checked_report(0x0102) + checked_report(0x0304)
+    for shifted in (reports[1:] + b"x", reports[:3] + reports):
+        reader = ReportReader()
+        reader.feed(asking)
+        with pytest.raises(BrokerError, match="a report has changed on the way"):
+            reader.feed(shifted[: len(shifted) - len(shifted) % 12])

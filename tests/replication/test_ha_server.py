@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,12 +21,12 @@ from delivering import wait_until
 from replication.copies import assert_same_log, following, reaches
 from reput.access.protection import server_tls
 from reput.embedded.store_engine import StoreEngine
-from reput.remoting.remoting_command import RemotingCommand, encode_frame
+from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.tls import HANDSHAKE_BYTE
 from reput.replication import ha_connection, ha_server
 from reput.replication.ha_connection import Protection
-from reput.replication.ha_protocol import HELLO
+from reput.replication.ha_protocol import HELLO, hello
 from reput.replication.ha_server import HaServer
 from reput.settings import Settings
 from reput.store.record.message import Message
@@ -284,9 +285,8 @@ def test_a_follower_far_behind_is_not_held_if_the_puts_wait_for_it(tmp_path, mon
 def test_a_reput_that_does_not_read_takes_the_memory_of_one_frame(master):
     """Its frames are read for their CRC, one at a time."""
     end = master.put(1)
-    request = b"".join(encode_frame(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "1"})))
-    with master.connect(HELLO) as slow:
-        slow.sendall(request)
+    with master.connect() as slow:
+        slow.sendall(hello(RemotingCommand(RequestCode.REPUT_FOLLOW, {"offset": "1"})))
         for _ in range(25):
             end = master.put(200, 2000)
         wait_until(lambda: [connection.is_blocked for connection in master.server.all_connections()] == [True])
@@ -301,7 +301,8 @@ def test_a_request_whose_fields_cannot_be_read_ends_its_connection_alone(master,
     end = master.put(1)
     header = b'{"code":52002,"extFields":{"offset":%b}}' % fields
     with master.connect(HELLO) as garbled:
-        garbled.sendall(struct.pack(">iI", 4 + len(header), len(header)) + header)
+        request = struct.pack(">iI", 4 + len(header), len(header)) + header
+        garbled.sendall(struct.pack(">I", zlib.crc32(request)) + request)
         assert is_ended(garbled)
     wait_until(lambda: "a follower's request cannot be read" in caplog.text)
     with master.connect(1) as other:

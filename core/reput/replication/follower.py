@@ -474,8 +474,10 @@ class Follower:
         if mark is not None:
             raise self.parted(mark.offset)
 
-    def parted(self, known_end: int | None = None) -> FollowError:
+    def parted(self, known_end: int | None = None) -> FollowError | BrokerError:
         """Return the error that names where the two logs part, and what is only here.
+
+        A `BrokerError`: they do not part, and what was compared has changed on the way.
 
         Args:
             known_end: they differ before this offset, and may be the same behind it; None: that is not known.
@@ -491,6 +493,11 @@ class Follower:
                 "It was replaced. Follow it into a new store.",
             )
         parting = find_parting(self.open_stream, self.read_log, begin, end)
+        if parting >= writer.appended:
+            return BrokerError(
+                f"bytes of the master's log have changed on the way: own_end={writer.appended} "
+                f"ha_address={self.master.ha_address}"
+            )
         plan = lost_records(writer.directory, parting)
         if plan.cut_at <= begin < writer.appended:
             return FollowError(

@@ -9,8 +9,9 @@ Big-endian. A frame begins and ends anywhere, also inside a record, but never sp
 Between reputs a follower begins with `HELLO`, a number that is no offset, and with a request in a frame of the remoting
 protocol, signed by its account if it has one:
 
-    follower ──▶ master   HELLO 8, REPUT_FOLLOW {offset, end, compression, …}  then reports
-    master ──▶ follower   its answer {compression}, or a refusal               then frames
+    follower ──▶ master   HELLO 8, CRC-32 4, REPUT_FOLLOW {offset, end, …}   then reports
+    master ──▶ follower   its answer {compression}, or a refusal             then frames
+    follower ──▶ master   report   offset 8, CRC-32 4
     master ──▶ follower   frame    offset 8, size 4, sent size 4, CRC-32 4, body
                                    sent size below size: the body is compressed; the CRC is that of the log's bytes
 
@@ -33,7 +34,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from reput.errors import BrokerError
-from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame
+from reput.remoting.remoting_command import FrameError, RemotingCommand, decode_frame, encode_frame
 from reput.replication.compression import Decompress
 
 __all__ = [
@@ -51,14 +52,17 @@ __all__ = [
     "REQUEST_SIZE_MAX",
     "HaFrameReader",
     "ReportReader",
+    "checked_report",
     "decode_whole",
+    "hello",
 ]
 
 REPORT = Struct(">q")
+CHECKSUM = Struct(">I")
 FRAME_HEADER = Struct(">qi")
 CHECKED_FRAME_HEADER = Struct(">qiiI")
-# "reput", version 2; negative, so that it is no offset of a log.
-HELLO = -0x72657075_74000002
+# "reput", version 3; negative, so that it is no offset of a log.
+HELLO = -0x72657075_74000003
 # A request is a few fields and a signature.
 REQUEST_SIZE_MAX = 64 << 10
 LENGTH_SIZE = 4
@@ -188,6 +192,7 @@ class ReportReader:
 
     def __init__(self) -> None:
         self.rest = b""
+        self.report_size = REPORT.size
         self.is_first = True
         self.is_reput = False
         self.request: RemotingCommand | None = None
@@ -196,7 +201,7 @@ class ReportReader:
         """Return the last report of which *data* brings the end; None: none is whole yet.
 
         Raises:
-            BrokerError: the request is malformed.
+            BrokerError: the request is malformed, or the report has changed on the way.
         """
         self.rest += data
         if self.is_first:
@@ -206,13 +211,17 @@ class ReportReader:
             self.is_reput = REPORT.unpack_from(self.rest)[0] == HELLO
             if self.is_reput:
                 self.rest = self.rest[REPORT.size :]
+                self.report_size = REPORT.size + CHECKSUM.size
         if self.is_reput and self.request is None and not self.take_request():
             return None
-        whole = len(self.rest) - len(self.rest) % REPORT.size
+        whole = len(self.rest) - len(self.rest) % self.report_size
         if not whole:
             return None
-        last: int = REPORT.unpack_from(self.rest, whole - REPORT.size)[0]
+        report = self.rest[whole - self.report_size : whole]
         self.rest = self.rest[whole:]
+        last: int = REPORT.unpack_from(report)[0]
+        if self.is_reput and report != checked_report(last):
+            raise BrokerError("a report has changed on the way")
         return last
 
     def take_request(self) -> bool:
@@ -221,19 +230,34 @@ class ReportReader:
         Raises:
             BrokerError: it is malformed.
         """
-        if len(self.rest) < LENGTH_SIZE:
+        begin = CHECKSUM.size + LENGTH_SIZE
+        if len(self.rest) < begin:
             return False
-        end = LENGTH_SIZE + int.from_bytes(self.rest[:LENGTH_SIZE], "big")
-        if end > LENGTH_SIZE + REQUEST_SIZE_MAX:
+        end = begin + int.from_bytes(self.rest[CHECKSUM.size : begin], "big")
+        if end > begin + REQUEST_SIZE_MAX:
             raise BrokerError(f"a follower's request is too large: size={end} size_max={REQUEST_SIZE_MAX}")
         if len(self.rest) < end:
             return False
+        if CHECKSUM.unpack_from(self.rest)[0] != crc32(self.rest[CHECKSUM.size : end]):
+            raise BrokerError("a follower's request has changed on the way")
         try:
-            self.request = decode_whole(self.rest[LENGTH_SIZE:end])
+            self.request = decode_whole(self.rest[begin:end])
         except FrameError as error:
             raise BrokerError(f"a follower's request cannot be read: reason={error}") from None
         self.rest = self.rest[end:]
         return True
+
+
+def hello(request: RemotingCommand) -> bytes:
+    """Return what a reput begins with."""
+    frame = b"".join(encode_frame(request))
+    return REPORT.pack(HELLO) + CHECKSUM.pack(crc32(frame)) + frame
+
+
+def checked_report(end: int) -> bytes:
+    """Return a reput's report."""
+    report = REPORT.pack(end)
+    return report + CHECKSUM.pack(crc32(report))
 
 
 def decode_whole(data: bytes) -> RemotingCommand:

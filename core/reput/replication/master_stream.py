@@ -1,6 +1,6 @@
 """MasterStream: one connection to a master's HA port, as a follower has it.
 
-One thread reads; any thread may report. A report is 8 bytes that the socket takes at once, so no reporter waits.
+One thread reads; any thread may report. A report is a few bytes that the socket takes at once, so no reporter waits.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Self
 from reput.access.credentials import NO_CREDENTIALS, Credentials
 from reput.errors import BrokerError
 from reput.remoting.remoting_client import parse_address
-from reput.remoting.remoting_command import FrameError, RemotingCommand, encode_frame
+from reput.remoting.remoting_command import FrameError, RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.remoting.response_code import ResponseCode
 from reput.replication.compression import NO_COMPRESSION, ZSTD, Decompress, decompressor
 from reput.replication.encrypted_socket import EncryptedSocket
 from reput.replication.ha_protocol import (
     COMPRESSION,
-    HELLO,
     LENGTH_SIZE,
     OFFSET,
     REPORT,
     REQUEST_SIZE_MAX,
     HaFrameReader,
+    checked_report,
     decode_whole,
+    hello,
 )
 
 __all__ = ["NO_FIELDS", "RECEIVE_SIZE", "MasterStream"]
@@ -73,6 +74,7 @@ class MasterStream:
         """
         self.address = address
         self.credentials = credentials
+        self.pack: Callable[[int], bytes] = checked_report if is_reput else REPORT.pack
         self.sending = threading.Lock()
         self.reported = begin
         # The rest of a report that the socket has not taken yet.
@@ -123,7 +125,7 @@ class MasterStream:
         if self.credentials.sign is not None:
             self.credentials.sign(request)
         # The socket of a new connection takes it whole.
-        self.socket.send(REPORT.pack(HELLO) + b"".join(encode_frame(request)))
+        self.socket.send(hello(request))
         size = int.from_bytes(self.received(LENGTH_SIZE), "big")
         if size > REQUEST_SIZE_MAX:
             raise BrokerError(f"the master's answer is too large: ha_address={self.address} size={size}")
@@ -164,7 +166,7 @@ class MasterStream:
         thread that reads."""
         with self.sending, contextlib.suppress(OSError):
             self.reported = max(self.reported, end)
-            self.send(REPORT.pack(self.reported))
+            self.send(self.pack(self.reported))
 
     def send(self, report: bytes) -> None:
         """Send a report behind what is left of the one before, without waiting; one that finds no room is left out."""
