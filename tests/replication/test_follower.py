@@ -270,6 +270,15 @@ def test_modes_with_another_wire_are_refused_by_name(master, tmp_path, mode):
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_master_that_changes_to_another_mode_ends_the_following_by_name(master, log, tmp_path, quick):
+    """It is asked again at every connection."""
+    with following(master.address, tmp_path / "copy") as store:
+        reaches(store, log.end)
+        master.properties["enableControllerMode"] = "true"
+        master.end_connections()
+        assert "enableControllerMode=true" in stops(store)
+
+
 @pytest.mark.parametrize(("begin", "expected"), [("earliest", 2), ("latest", 5), (SMALL_SEGMENT * 4 + 7, 4)])
 def test_a_copy_may_begin_in_the_middle(fake_master, tmp_path, begin, expected):
     """At what the master still has: its first segment, its last, or the one that holds an offset."""
