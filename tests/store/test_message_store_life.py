@@ -9,14 +9,20 @@ import sys
 
 import pytest
 
+from delivering import wait_until
 from reput.errors import (
     ConfigError,
     DamagedStore,
     NotAStore,
     StoreClosed,
+    StoreError,
     StoreFull,
     StoreLocked,
+    StoreReadOnly,
 )
+from reput.store import message_store
+from reput.store.config.topic_config_manager import TopicConfigManager
+from reput.store.disk.files import Clock
 from reput.store.record.message import Message
 from reput.store.state.store_lock import StoreLock
 from small_store import (
@@ -265,3 +271,30 @@ def test_a_store_whose_own_files_have_no_room_is_not_opened_and_says_which(tmp_p
     opened = open_store(tmp_path / "store")
     assert opened.appended == offset
     opened.close(views_complete=True)
+
+
+def test_a_store_that_is_moved_while_it_is_open_refuses_messages_and_goes_on_at_its_new_place(tmp_path, monkeypatch):
+    """Nothing is made at the old place: topics and views would lie apart from the log."""
+    monkeypatch.setattr(message_store, "PLACE_LOOK_S", 0.0)
+    old, new = tmp_path / "old", tmp_path / "new"
+    store = open_store(old, clock=Clock(), flush_interval_commit_log=10)
+    store.put(Message("orders", b"before"))
+    old.rename(new)
+
+    def refusal() -> str:
+        try:
+            store.put(Message("orders", b"behind"))
+        except StoreReadOnly as error:
+            return str(error)
+        return ""
+
+    wait_until(lambda: "was moved or removed while it was open" in refusal())
+    with pytest.raises(StoreError, match="directory is gone"):
+        TopicConfigManager(old).persist()
+    end = store.appended
+    store.close(views_complete=True)
+    assert not old.exists()
+    store = open_store(new)
+    assert store.appended == end
+    store.put(Message("orders", b"there"))
+    store.close(views_complete=True)

@@ -28,7 +28,7 @@ import msgspec
 from reput.access.credentials import Credentials, credentials_of_environment
 from reput.broker.serve_options import ROLE_ENDED, Failed, Ready, ServeOptions
 from reput.embedded.store_engine import StoreEngine
-from reput.errors import ReputError
+from reput.errors import ReputError, StoreError
 from reput.in_thread import in_thread
 from reput.process.control.configuration import Configuration
 from reput.remoting.remoting_server import CONNECTIONS_MAX
@@ -246,7 +246,11 @@ async def serve_engine(
         await in_thread(metrics.close)
     with contextlib.suppress(OSError):
         remove_broker_place(engine.directory)
-    await in_thread(engine.close)
+    try:
+        await in_thread(engine.close)
+    except StoreError as error:
+        logger.error("the store was not closed cleanly: store=%s error=%s", engine.directory, error)
+        return 3
     return 0 if has_role else ROLE_ENDED
 
 

@@ -47,6 +47,10 @@ from reput.store.writer.topic_table import TopicTable
 
 __all__ = ["MessageStore"]
 
+# Between two looks whether the store is still where it was opened.
+PLACE_LOOK_S = 1.0
+MOVED = "its directory was moved or removed while it was open"
+
 logger = logging.getLogger("reput.store")
 
 
@@ -131,7 +135,8 @@ class MessageStore:
         self.lease_row: Callable[[], LeaseRow | None] = lambda: None
         # The last notice that `tell_notice` published.
         self.told_notice = ""
-        self.durability = Durability(store_files, self.appender, settings, self.tell_notice)
+        self.place_at = self.clock.monotonic()
+        self.durability = Durability(store_files, self.appender, settings, self.look_after)
         self.retention = Retention(self.directory, settings, self, self.log_clock, disk_space, self.threads)
         notice = self.notice
         if notice is not None:
@@ -200,6 +205,17 @@ class MessageStore:
         for reason in self.threads.deaths.values():
             return reason
         return ahead_of_clock(self.appender.store_timestamp, self.clock.now_ms()) or self.log_clock.notice()
+
+    def look_after(self) -> None:
+        """Called by the flusher, every time that it has looked whether there is something to force."""
+        now = self.clock.monotonic()
+        if now - self.place_at >= PLACE_LOOK_S:
+            self.place_at = now
+            if self.appender.read_only_reason is None and not self.store_files.store_lock.is_in_place():
+                logger.error("the store is not where it was opened: store=%s", self.directory)
+                # Views, topics and offsets have names: they would come into another directory than the log.
+                self.appender.set_read_only(MOVED)
+        self.tell_notice()
 
     def tell_notice(self) -> None:
         """Show in `reput status` what an operator should know, or that it is over."""
@@ -351,7 +367,7 @@ class MessageStore:
         """
         self.stop_puts()
         try:
-            if self.commit_log.failed is None:
+            if self.commit_log.failed is None and self.store_files.store_lock.is_in_place():
                 self.durability.write_snapshot(clean=True)
                 if views_complete:
                     self.store_files.remove_abort()

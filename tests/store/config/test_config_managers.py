@@ -76,6 +76,7 @@ def test_a_broker_s_files_go_through_every_manager_unchanged(
     """No data of 4.9, 5.3 or 5.5 is lost or rearranged, and unchanged files are not written."""
     for number, store in enumerate(stores(golden_read_only(name))):
         copy = tmp_path / str(number)
+        copy.mkdir()
         for manager in managers(store):
             path = manager.path
             if not path.exists():

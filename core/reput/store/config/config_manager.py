@@ -121,6 +121,9 @@ class ConfigManager:
             if text == self.whole_text:
                 return
             folder = self.path.parent
+            if not folder.parent.is_dir():
+                # It was moved: the file would begin another store at the old place.
+                raise StoreError(f"the store's directory is gone: store={folder.parent}")
             if not folder.is_dir():
                 self.files.make_directory(folder)
                 # Without this, a crash loses the new directory's name, and with it the files forced into it.

@@ -402,7 +402,9 @@ class CommitLog:
         self.forget_removed()
         if self.next_segment is not None:
             self.next_segment.mapping.close()
-            self.files.remove(self.next_segment.mapping.path)
+            # A store that was moved has it elsewhere; its next opening takes it.
+            with contextlib.suppress(FileNotFoundError):
+                self.files.remove(self.next_segment.mapping.path)
         for segment in self.unforced:
             segment.mapping.close()
 

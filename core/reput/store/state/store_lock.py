@@ -156,6 +156,16 @@ class StoreLock:
             return LockState(False, None)
         return LockState(True, int(pid) if pid > 0 else holder_of_open_file(store_directory))
 
+    def is_in_place(self) -> bool:
+        """Tell whether the store is still where it was opened: its directory may have been moved, or removed."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.descriptor))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # It cannot be seen for now.
+            return True
+
     def claim(self) -> None:
         """Record that reput wrote this store last."""
         os.pwrite(self.descriptor, CLAIM, 0)

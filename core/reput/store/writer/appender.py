@@ -435,7 +435,7 @@ class Appender:
             )
         return StoreReadOnly(
             f"the store refuses writes: reason={self.read_only_reason!r} store={self.directory}",
-            "Repair the disk, then close and open the store again: it recovers from what is on disk.",
+            "Repair what the reason names, then close and open the store again: it recovers from what is on disk.",
         )
 
     def busy_refusal(self) -> StoreBusy:

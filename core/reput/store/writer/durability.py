@@ -170,7 +170,11 @@ class Durability:
     def snapshot_regularly(self) -> None:
         """Every 10 s, write a snapshot that spares a recovery from scanning, and RocketMQ's checkpoint."""
         now = self.clock.monotonic()
-        if now - self.snapshot_at >= SNAPSHOT_INTERVAL_S and self.commit_log.durable > self.snapshot_offset:
+        if (
+            now - self.snapshot_at >= SNAPSHOT_INTERVAL_S
+            and self.commit_log.durable > self.snapshot_offset
+            and self.store_files.store_lock.is_in_place()
+        ):
             self.snapshot_at = now
             # A snapshot only saves time: on a disk that is too full for it, the log still has everything.
             with contextlib.suppress(OSError):
