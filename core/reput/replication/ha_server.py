@@ -139,7 +139,8 @@ class HaServer:
             if self.is_in_loop and threading.get_ident() == self.loop_thread:
                 assert self.turn is not None
                 self.is_due = True
-                self.turn.send_at_end(self)
+                # Behind the answers of this turn, unless they wait for followers: then `flush` comes sooner.
+                self.turn.loop.call_soon(self.serve_growth)
             else:
                 os.eventfd_write(self.waker, 1)
 
@@ -287,8 +288,13 @@ class HaServer:
         self.serve_now()
         self.turn.end_read()
 
+    def serve_growth(self) -> None:
+        """Send what has grown, unless that was done."""
+        if self.is_due:
+            self.serve_in_turn()
+
     def flush(self) -> None:
-        """Send what has grown in this turn. Called in the loop, at the end of the turn or sooner."""
+        """Send now what has grown in this turn. Called in the loop."""
         if self.is_due:
             self.serve_now()
 
