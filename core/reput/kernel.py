@@ -19,7 +19,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 from reput.errors import ConfigError
 
@@ -30,6 +30,7 @@ __all__ = [
     "PROTOCOL",
     "VARIABLE",
     "AdmittedMessage",
+    "JsonField",
     "Kernel",
     "KernelConsumer",
     "KernelHeldRecords",
@@ -52,10 +53,12 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 13
+PROTOCOL = 14
 MODULE = "reput_kernel"
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
+# A field of JSON objects: its name; what its values are, as `kernel/src/json_columns.rs` says; the fields in it.
+JsonField: TypeAlias = "tuple[str, str, list[JsonField]]"
 NOT_INSTALLED = "reput-kernel is not installed"
 # The extra `reput[kernel]` would leave an installed kernel of another protocol alone.
 ADVICE = "Install it with `pip install --upgrade reput reput-kernel`, or set REPUT_KERNEL=auto to go on without it."
@@ -357,6 +360,16 @@ class Kernel(Protocol):
         """Return the number of the first record in *data* without its CRC, -1: all have it; None: take the Python path.
 
         *positions* are where they begin, 8 bytes each, little-endian.
+        """
+
+    def json_columns(
+        self, fields: Sequence[JsonField], data: Any, offsets: Any, texts: Any
+    ) -> tuple[tuple[Any, ...], int] | None:
+        """Return a column for each of *fields* from JSON bodies that lie in *data* behind one another, and the size of
+        their texts, which are written to *texts*, memory of the size of the bodies. None: take the Python path.
+
+        *offsets* are where the bodies begin and where the last one ends, 4 bytes each, little-endian. A column has the
+        first two buffers of an Arrow array, where its texts begin in *texts*, and the columns in it.
         """
 
     def message_ids(self, results: Sequence[Any]) -> str:

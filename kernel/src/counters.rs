@@ -38,9 +38,11 @@ pub enum Way {
     Receive,
     /// A message that a consumer has acknowledged.
     Acknowledge,
+    /// A body of JSON made columns.
+    Json,
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "put",
     "put_batch",
     "put_each",
@@ -56,6 +58,7 @@ const NAMES: [&str; 15] = [
     "query",
     "receive",
     "acknowledge",
+    "json",
 ];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 

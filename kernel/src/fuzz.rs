@@ -6,6 +6,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::json_text::Reader;
 use crate::log_rows::RowProperties;
 use crate::query::offsets_in;
 use crate::reads::{Place, Wanted};
@@ -115,6 +116,28 @@ proptest! {
         let at = damage.0.index(data.len());
         data[at] = damage.1;
         messages_in(&data);
+    }
+
+    #[test]
+    fn any_json_is_read(
+        pieces in vec(prop::sample::select(vec!["{", "}", "[", "]", "\"", "\\", "u", "d83d", ":", ",", "-1.5", "1e9", "null", "true", "é", " "]), 0..40)
+    ) {
+        let text = pieces.concat();
+        for begin in (0..text.len()).filter(|&at| text.is_char_boundary(at)) {
+            let mut made = Vec::new();
+            let reads: [fn(&mut Reader) -> Option<()>; 4] = [
+                |reader| reader.skip(0),
+                |reader| reader.number().map(|_| ()),
+                |reader| reader.whole_number().map(|_| ()),
+                |reader| reader.time().map(|_| ()),
+            ];
+            for read in reads {
+                read(&mut Reader::new(text.as_bytes(), begin, text.len(), &mut made));
+            }
+            if let Some(found) = Reader::new(text.as_bytes(), begin, text.len(), &mut made).text() {
+                prop_assert!((found.at + found.size) as usize <= text.len() + made.len());
+            }
+        }
     }
 
     #[test]

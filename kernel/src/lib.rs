@@ -15,6 +15,8 @@ mod held_records;
 mod index;
 mod interpreter;
 mod item;
+mod json_columns;
+mod json_text;
 mod known;
 mod log_rows;
 mod mapping;
@@ -49,7 +51,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 13;
+const PROTOCOL: u32 = 14;
 
 /// The compiled path of what costs reput most.
 #[pymodule]
@@ -80,6 +82,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
     module.add_function(wrap_pyfunction!(record_places::locate_records, module)?)?;
     module.add_function(wrap_pyfunction!(record_places::first_bad_record, module)?)?;
+    module.add_function(wrap_pyfunction!(json_columns::json_columns, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)
 }

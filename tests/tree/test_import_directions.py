@@ -160,7 +160,15 @@ IMPORTS: dict[str, set[str]] = {
     },
     "reput.telemetry": {"reput_hooks", "reput.errors", "reput.store", "reput.embedded", "reput.metrics"},
     "reput.table": {"reput_hooks", "reput.errors", "reput.store"},
-    "reput_plugins": {"reput_hooks", "reput.errors", "reput.settings", "reput.filter", "reput.store", "reput.table"},
+    "reput_plugins": {
+        "reput_hooks",
+        "reput.errors",
+        "reput.kernel",
+        "reput.settings",
+        "reput.filter",
+        "reput.store",
+        "reput.table",
+    },
     "pyspark_reput": {"reput_hooks", "reput.errors", "reput.settings", "reput.store", "reput.table"},
 }
 PLUGINS = ("reput_plugins", "pyspark_reput")

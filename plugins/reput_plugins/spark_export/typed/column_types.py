@@ -142,7 +142,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def conform_array(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     """Return *values* as *kind*, fields of structs by name."""
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+        # Arrow would copy a single chunk.
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = values.chunk(0) if values.num_chunks else pa.array([], values.type)
     if values.type == kind and not has_part(kind, pa.types.is_map):

@@ -157,7 +157,9 @@ class TableFiles:
         self.spec = spec
         self.decoder = make_decoder(plan.table)
         self.batch_rows = options.batch_rows
-        self.row_filter = RowFilter(topics=frozenset(spec.all_topics))
+        topics = frozenset(spec.all_topics)
+        # None: the rows of the log are already those of the table's topics, as where it is the only table.
+        self.row_filter = None if options.row_filter.topics == topics else RowFilter(topics=topics)
         more = [*(["tags"] if spec.tags else []), *(["keys"] if spec.key_columns else []), "body"]
         needed = dict.fromkeys((*DEAD_LOG_COLUMNS, *spec.log_columns, *more))
         self.records = BatchDecoder(msgspec.structs.replace(options.row_format, columns=tuple(needed)))
@@ -166,7 +168,9 @@ class TableFiles:
 
     def add(self, parts: RecordParts, chosen: Array) -> None:
         """Write those records of one window that belong to the table."""
-        rows = np.intersect1d(self.row_filter.rows(parts), chosen, assume_unique=True)
+        rows = chosen
+        if self.row_filter is not None:
+            rows = np.intersect1d(self.row_filter.rows(parts), chosen, assume_unique=True)
         for first in range(0, len(rows), self.batch_rows):
             for batch in self.records.decode(parts, rows[first : first + self.batch_rows]):
                 self.add_batch(batch)

@@ -1,6 +1,6 @@
-"""JSON bodies as columns, by ``pyarrow.json`` over the joined bodies.
+"""JSON bodies as columns, by the kernel or else by ``pyarrow.json`` over the joined bodies.
 
-The reader accepts one text, not an array. Each body therefore gets its number as a first field, with a random name:
+Arrow's reader accepts one text, not an array. Each body therefore gets its number as a first field, with a random name:
 
     {"id":7}\n{}          →  {"5f0c…":0,"id":7}\n{"5f0c…":1}\n
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from reput_plugins.spark_export.typed.bodies.compiled_json import CompiledJson
 from reput_plugins.spark_export.typed.bodies.decoding import Decoded, decode_halves
 from reput_plugins.spark_export.typed.bodies.framing import Unframed, no_framing, split_confluent, without_first
 from reput_plugins.spark_export.typed.bodies.json_screen import JsonScreen
@@ -34,7 +35,8 @@ class JsonBodies:
         self.confluent = confluent
         self.number = secrets.token_hex(8)
         # Dates are texts in JSON, and the reader converts texts to times but not to dates.
-        read = [pa.field(field.name, map_types(field.type, json_type)) for field in schema]
+        read = pa.schema([pa.field(field.name, map_types(field.type, json_type)) for field in schema])
+        self.compiled = CompiledJson(read)
         self.parsing = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(self.number, pa.int64()), *read]),
             newlines_in_values=True,
@@ -50,9 +52,11 @@ class JsonBodies:
 
     def attempt(self, bodies: pa.BinaryArray) -> pa.Table:
         """Return a row for each of *bodies*; raise if any does not fit."""
-        read = self.read(bodies, self.parsing)
-        refuse_long_decimals(read)
-        return conform(read.drop_columns([self.number]), self.schema)
+        found = self.compiled.read(bodies)
+        if found is None:
+            found = self.read(bodies, self.parsing).drop_columns([self.number])
+            refuse_long_decimals(found)
+        return conform(found, self.schema)
 
     def read(self, bodies: pa.BinaryArray, parsing: pj.ParseOptions) -> pa.Table:
         """Return a row for each of *bodies*, with its number."""
