@@ -213,11 +213,13 @@ class Lake:
         """Return the commit-log offset up to which *table* holds the log, None if it holds nothing.
 
         Raises:
-            StoreError: the log was cut below that offset, so the table holds records that are gone.
+            StoreError: the log was cut below that offset, so the table holds records that are gone; or somebody
+                restored the table, so it lacks records below that offset.
         """
         cursor = self.cursor(table)
         if cursor is None:
             return None
+        self.refuse_restored(table)
         cut = self.epochs.first_difference(cursor, 0)
         if cut is not None:
             raise StoreError(
@@ -226,6 +228,30 @@ class Lake:
                 "Start the export again; it compares lake and log, and reports what to do.",
             )
         return cursor.commit_log_offset
+
+    def refuse_restored(self, table: LakeTable) -> None:
+        """Refuse a table that was restored to a version before the store's newest rows.
+
+        Delta keeps the recorded numbers in a restore, so no export would add these rows again.
+
+        Raises:
+            StoreError: it was.
+        """
+        # Mostly the newest transaction is the store's own.
+        for count in (1, HISTORY_COUNT):
+            before, kept = None, table.version()
+            for entry in table.history(count):
+                if self.is_own(entry.info.get(COMMIT_INFO)):
+                    if entry.version <= kept:
+                        return
+                    raise StoreError(
+                        f"somebody restored the lake, so it lacks rows: lake={self.location.address} "
+                        f"restored_version={kept} lacks_version={entry.version} "
+                        f"lake_until={entry.info[COMMIT_INFO]['until']}",
+                        f"Restore its version {before}, which has them, or export into another folder.",
+                    )
+                if entry.restored_version is not None and entry.version <= kept:
+                    before, kept = entry.version - 1, entry.restored_version
 
     def commit(
         self,

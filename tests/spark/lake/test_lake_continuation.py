@@ -5,9 +5,11 @@ The work of Spark's workers and driver is done in this process. The fault matrix
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
+
+from deltalake import DeltaTable
 
 import reput
 from reput.cli import main
@@ -420,3 +424,52 @@ def test_a_lake_whose_transactions_were_put_together_is_still_known(tmp_path: Pa
     trim(store, 2)
     assert export(store, lake).records == 0
     assert offsets_in(lake) == log.offsets
+
+
+@pytest.mark.parametrize("by_time", [False, True], ids=["version", "time"])
+def test_a_lake_that_was_restored_is_refused_until_its_rows_are_back(tmp_path: Path, by_time: bool):
+    """Delta keeps the recorded end in a restore, so an export would go on behind rows that are gone."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    log = written(store, bodies(5))
+    export(store, lake)
+    kept = DeltaTable(lake).version()
+    kept_until = datetime.fromtimestamp(DeltaTable(lake).history(1)[0]["timestamp"] / 1000 + 0.001, UTC)
+    log.append(b"taken away")
+    log.save()
+    export(store, lake)
+    whole = DeltaTable(lake).version()
+    if by_time:
+        # The library takes the times of the files of the table's log.
+        for number, path in enumerate(sorted((lake / "_delta_log").glob("*.json"))):
+            at = kept_until.timestamp() - 1 if number <= kept else kept_until.timestamp() + 9
+            os.utime(path, (at, at))
+    DeltaTable(lake).restore(kept_until if by_time else kept)
+    assert bodies_in(lake) == bodies(5)
+    log.append(b"later")
+    log.save()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"restored_version={kept} lacks_version=") as raised:
+            export(store, lake)
+        assert f"Restore its version {whole}, " in raised.value.advice
+        assert bodies_in(lake) == bodies(5)
+    DeltaTable(lake).restore(whole)
+    assert export(store, lake).records == 1
+    assert bodies_in(lake) == [*bodies(5), b"taken away", b"later"]
+
+
+def test_a_lake_that_was_restored_to_the_store_s_newest_rows_goes_on(tmp_path: Path):
+    """Only what came after them was taken back: a merge of files, or the rows of another store."""
+    lake = tmp_path / "lake"
+    logs = {name: written(tmp_path / name, bodies(3, name.encode()[:1])) for name in ("one", "two")}
+    for name in logs:
+        name_store(tmp_path / name, name)
+        export(tmp_path / name, lake)
+    commits = {entry["reput"]["store"]: entry["version"] for entry in DeltaTable(lake).history() if "reput" in entry}
+    first = commits["one"]
+    DeltaTable(lake).restore(first)
+    for log in logs.values():
+        log.append(b"later")
+        log.save()
+    assert export(tmp_path / "one", lake).records == 1
+    with pytest.raises(StoreError, match="somebody restored the lake"):
+        export(tmp_path / "two", lake)

@@ -148,8 +148,11 @@ class DeltaLakeTable:
 
     def history(self, count: int | None = None) -> Iterator[TableTransaction]:
         """Yield the newest transactions."""
-        for entry in self.delta.history(count):
-            yield TableTransaction(entry["version"], entry["timestamp"], entry)
+        entries = self.delta.history(count)
+        for number, entry in enumerate(entries, 1):
+            yield TableTransaction(
+                entry["version"], entry["timestamp"], entry, restored_version(entry, entries[number:])
+            )
 
     def files(self) -> list[ParquetFile]:
         """Return the files from the table's log."""
@@ -352,6 +355,18 @@ def refusals(location: LakeLocation, what: str, more: str = "") -> Iterator[None
     except (OSError, DeltaError) as error:
         # deltalake raises its own errors for a full or read-only disk.
         raise DispatcherError(f"{what}: lake={location.address}{more} error={one_line(error)}", LAKE_ADVICE) from None
+
+
+def restored_version(entry: Mapping[str, Any], older: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the version to which a transaction restored the table; None: to none, or to one that is not in *older*."""
+    if entry.get("operation") != "RESTORE":
+        return None
+    # The Delta library writes all parameters as texts.
+    parameters = entry.get("operationParameters", {})
+    if "version" in parameters:
+        return int(parameters["version"])
+    until = int(parameters.get("datetime", 0))
+    return next((found["version"] for found in older if found["timestamp"] <= until), None)
 
 
 def properties_of(transaction: TransactionData) -> CommitProperties:

@@ -53,11 +53,15 @@ class TransactionData(msgspec.Struct, frozen=True):
 
 
 class TableTransaction(msgspec.Struct, frozen=True):
-    """A transaction in the table's history: the *version* that it made, its time, and its *info*."""
+    """A transaction in the table's history: the *version* that it made, its time, and its *info*.
+
+    *restored_version*: the version to which it took the table back, except for the recorded numbers; None: to none.
+    """
 
     version: int
     timestamp_ms: int
     info: Mapping[str, Any]
+    restored_version: int | None = None
 
 
 class TableVersion(msgspec.Struct, frozen=True):
