@@ -6,6 +6,7 @@ and its transactions take the same path and need the same permissions.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ import pyarrow.fs
 from deltalake.fs import DeltaStorageHandler
 
 from reput.errors import ConfigError, DispatcherError
+from reput_plugins.spark_export.lakes.storage_option_names import misspelt_options
 
 __all__ = ["DELTA_FORMAT", "ICEBERG_FORMAT", "LAKE_ADVICE", "LakeLocation", "lake_errors", "one_line"]
 
@@ -28,6 +30,8 @@ DELTA_FORMAT, ICEBERG_FORMAT = FORMATS = ("delta", "iceberg")
 ERROR_LETTERS_MAX = 400
 # Colours and arrows in the Delta library's error texts.
 DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+
+logger = logging.getLogger(__name__)
 
 
 class LakeLocation(msgspec.Struct, frozen=True):
@@ -80,6 +84,14 @@ class LakeLocation(msgspec.Struct, frozen=True):
         if separator and scheme != "file":
             if not urlsplit(text).netloc:
                 raise ConfigError(f"the lake's address names no bucket: lake={text}", "Write s3://bucket/lake.")
+            for option, meant in misspelt_options(options):
+                # Do not log the value, which may be a secret.
+                logger.warning(
+                    "a setting of the object store is probably misspelt, and then has no effect: "
+                    "storage_option=%s meant=%s",
+                    option,
+                    meant,
+                )
             return cls(text.rstrip("/"), options, lake_format, catalog, catalog_table)
         if options:
             raise ConfigError(

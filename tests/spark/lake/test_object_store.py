@@ -27,6 +27,7 @@ from reput_plugins.spark_export.lake import Lake
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_sink import SinkPlan, commit_ranges, remove_files, write_ranges
 from reput_plugins.spark_export.lakes.opening import open_table
+from reput_plugins.spark_export.lakes.storage_option_names import NAMES
 from reput_plugins.spark_export.maintenance import Maintenance
 from reput_plugins.spark_export.parquet_files import lake_schema
 from reput_plugins.spark_export.proof.watermarks import FOLDER
@@ -218,3 +219,21 @@ def test_what_an_object_store_refuses_is_one_sentence(storage_options: dict[str,
     assert "not shown" not in str(it.value)
     with pytest.raises(ConfigError, match="names no bucket"):
         export(log.store, "s3:///lake", storage_options=storage_options)
+
+
+def test_a_misspelt_setting_is_named(caplog: pytest.LogCaptureFixture):
+    """The Delta library ignores it. Other unknown names may be newer than reput."""
+    options = dict.fromkeys(["AWS_REGOIN", "aws_secret_acess_key", "AWS_REGION", "allow_http", "later"], "a secret")
+    LakeLocation.of("s3://lakes/lake", options)
+    found = [record.getMessage().partition(": ")[2] for record in caplog.records]
+    assert found == [
+        "storage_option=AWS_REGOIN meant=AWS_REGION",
+        "storage_option=aws_secret_acess_key meant=aws_secret_access_key",
+    ]
+
+
+def test_settings_of_the_library_are_not_named(caplog: pytest.LogCaptureFixture):
+    """With and without the store in front, in either case."""
+    for name in NAMES:
+        LakeLocation.of("s3://lakes/lake", {name: "x", f"AWS_{name.upper()}": "x", f"azure_storage_{name}": "x"})
+    assert not caplog.records
