@@ -19,13 +19,14 @@ import pytest
 import reput
 from command_line import run_reput
 from process_tree import descendants
+from reput_plugins.spark_export import check_lake
 from spark.hosting import Host
 from spark.lakes import offsets_by_reader, offsets_in, rows_in
 from written_log import WrittenLog
 
 pytestmark = pytest.mark.spark
 
-KILLS = int(os.environ.get("REPUT_SPARK_KILLS", "3"))
+KILLS = int(os.environ.get("REPUT_SPARK_KILLS", "4"))
 # In turn: the JVM, the process that starts workers, the dispatcher, which commits, and a worker, which decodes and
 # writes.
 VICTIMS = ("java", "pyspark.daemon", "dispatcher", "pyspark.worker")
@@ -281,12 +282,14 @@ def test_every_record_is_in_the_lake_once_whatever_is_killed(spark: Any, tmp_pat
             store.wait_for("spark_export", end, timeout=120)
         expected = [record.commit_log_offset for record in store.records(0)]
     assert len(expected) == len(ids) == 50 + 100 * KILLS
+    assert check_lake(tmp_path / "store", lake).ok
     if not typed:
         found = offsets_by_reader(lake, spark)
         assert found == dict.fromkeys(found, expected)
         return
     newest = {number: place for place, number in enumerate(ids)}
     for name, wanted in (("orders", range(len(ids))), ("newest", sorted(newest.values()))):
-        rows = rows_in(lake / name).select(["number", "id", "_log"]).to_pylist()
+        rows = rows_in(lake / name).to_pylist()
+        assert {row["text"] for row in rows} == {"x" * 250}
         placed = sorted((row["number"], row["id"], row["_log"]["commitLogOffset"]) for row in rows)
         assert placed == [(place, ids[place], expected[place]) for place in wanted]

@@ -195,6 +195,7 @@ def test_an_exporter_of_a_keyed_table_that_is_killed_at_any_time_has_the_newest_
         pass
     newest = {keys: (offset, body) for offset, _, keys, body in decoded(log)}
     assert rows_by_offset(lake / "orders") == {offset: body for offset, body in newest.values() if body}
+    assert check_lake(log.store, lake).ok
 
 
 @pytest.mark.spark
