@@ -235,6 +235,23 @@ def test_rows_that_are_added_again_after_a_rollback_have_one_watermark(tmp_path:
     assert check_lake(log.store, lake).ok
 
 
+def test_rows_that_are_added_again_with_an_older_copy_of_the_catalog_have_one_watermark(tmp_path: Path):
+    """The versions have smaller numbers than those of which the watermarks are there."""
+    log, lake = exported(tmp_path, lake_format="iceberg")
+    older = (lake / "catalog.db").read_bytes()
+    for _ in range(3):
+        append(log, 5)
+        export(log.store, lake, lake_format="iceberg")
+    (lake / "catalog.db").write_bytes(older)
+    append(log, 5)
+    export(log.store, lake, lake_format="iceberg")
+    append(log, 5)
+    export(log.store, lake, lake_format="iceberg")
+    assert [mark.rows for mark in marks_of(lake, "iceberg")] == [20, 10, 10, 20, 5]
+    assert duckdb_proof(lake) == []
+    assert check_lake(log.store, lake).ok
+
+
 def test_the_watermarks_of_a_renamed_store_have_the_name_in_its_rows(tmp_path: Path):
     """The store got an id after it had been exported under a name."""
     log = written(tmp_path / "store", count=20)

@@ -120,8 +120,13 @@ def catch_up(
         try:
             marks = find_table(location) or create_table(location, SCHEMA, [], {STATISTICS_SETTING: ",".join(KEY)})
             done = marks.recorded(name)
-            if done is not None and table.version() <= done:
+            if done is not None and table.version() < done:
+                table.update()
+            if done == table.version():
                 return
+            if done is not None and table.version() < done:
+                # The lake's catalog was replaced by an older copy, and the numbers of versions come again.
+                done = None
             entries = entries_between(table, -1 if done is None else done)
             transaction = TransactionData({name: table.version()})
             commit(location, marks, table, columns, entries, store_name, frozenset(store_ids), transaction)
