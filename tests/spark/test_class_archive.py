@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(archive: ClassArchive, t
     """Then each start takes its full time."""
     (tmp_path / "cache").write_bytes(b"a file where the directory should be")
     assert archive.options(make=True) == ""
+
+
+def test_drafts_of_killed_programs_are_removed(archive: ClassArchive):
+    """Each has up to 150 MiB. One that is still being written stays, and so does the archive of another Java."""
+    other = archive.path.with_name("spark-4.2.0-another.jsa")
+    old, new = other.with_suffix(".1.draft"), archive.path.with_suffix(".2.draft")
+    other.parent.mkdir(parents=True)
+    for path in (other, old, new):
+        path.write_bytes(b"classes")
+    for path in (other, old):
+        os.utime(path, (1, 1))
+    archive.options(make=False)
+    assert sorted(other.parent.iterdir()) == sorted([other, new])

@@ -7,12 +7,17 @@ cache directory and may be deleted at any time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 __all__ = ["ClassArchive"]
+
+# A draft that has not grown for so long belongs to a start that was killed.
+DRAFT_SECONDS_MAX = 3600
 
 
 class ClassArchive:
@@ -28,6 +33,7 @@ class ClassArchive:
 
     def options(self, make: bool) -> str:
         """Return the JVM options: use the archive if it exists; else, with *make*, write it at exit."""
+        self.remove_old_drafts()
         if self.path.exists():
             return f"-Xshare:auto -XX:SharedArchiveFile={self.path}"
         if not make:
@@ -40,6 +46,13 @@ class ClassArchive:
             return ""
         self.draft.unlink()
         return f"-XX:ArchiveClassesAtExit={self.draft}"
+
+    def remove_old_drafts(self) -> None:
+        """Remove what killed programs have left in the cache directory, up to 150 MiB each."""
+        for draft in self.path.parent.glob("spark-*.draft"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > DRAFT_SECONDS_MAX:
+                    draft.unlink()
 
     def keep(self) -> None:
         """Move the archive that the JVM wrote into place. Call it after the JVM has ended."""
