@@ -182,9 +182,8 @@ class Contender:
                 )
         with reput.connect(f"127.0.0.1:{NAME_SERVER_PORT}") as client:
             while not has_route(client):
-                ended = [process.args for process in self.processes if process.poll() is not None]
-                if ended:
-                    raise RuntimeError(f"a program has ended: command={ended[0]} log={self.peer.log}")
+                if any(process.poll() is not None for process in self.processes):
+                    raise RuntimeError(f"a program of the broker in Rust has ended: log={self.peer.log}")
                 time.sleep(0.02)
 
     def run_peer(self, *words: str) -> None:
