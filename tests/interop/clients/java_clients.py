@@ -71,8 +71,12 @@ def outcomes(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
 class RunningClients:
     """Clients that go on until `finish`."""
 
-    def __init__(self, version: str, home: Path, name_server: str, *scenarios: str) -> None:
-        command = [*program(version, home), name_server, str(len(scenarios)), *scenarios]
+    def __init__(
+        self, version: str, home: Path, name_server: str, *scenarios: str, options: tuple[str, ...] = ()
+    ) -> None:
+        # A group may have members in several processes.
+        command = program(version, home, f"-Dinterop.process={home.name}-", *options)
+        command += [name_server, str(len(scenarios)), *scenarios]
         with (home / "clients.stderr").open("ab") as stderr:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
         self.counts: Counter[str] = Counter()

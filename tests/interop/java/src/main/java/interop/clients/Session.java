@@ -94,8 +94,9 @@ final class Session implements AutoCloseable {
 
     // Clients.
 
+    /** A name that no other client of this machine has; those of one group may be in several processes. */
     static String instance() {
-        return "client-" + INSTANCES.incrementAndGet();
+        return "client-" + System.getProperty("interop.process", "") + INSTANCES.incrementAndGet();
     }
 
     /** A producer that is started; the topics that its first messages create have as many queues. */

@@ -28,7 +28,8 @@ final class StreamScenarios {
         scenarios.put("take", StreamScenarios::take);
         scenarios.put("produce", session -> produce(session, out));
         scenarios.put("produce-anywhere", session -> produceAnywhere(session, out));
-        scenarios.put("consume", session -> consume(session, out));
+        scenarios.put("consume", session -> consume(session, out, QUIET_MS));
+        scenarios.put("member", session -> consume(session, out, 0));
     }
 
     private static synchronized void readToEnd() {
@@ -131,8 +132,8 @@ final class StreamScenarios {
         }
     }
 
-    /** topic:group: says what it is given. */
-    private static void consume(Session session, PrintStream out) throws Exception {
+    /** topic:group: says what it is given, at the end until nothing has come for so long; a member leaves at once. */
+    private static void consume(Session session, PrintStream out, int quietMsMin) throws Exception {
         readToEnd();
         String[] arguments = session.argument.split(":");
         Received received = new Received();
@@ -143,7 +144,7 @@ final class StreamScenarios {
         int reported = -1;
         int quietMs = 0;
         // What was sent last comes after the end.
-        while (END.getCount() > 0 || quietMs < QUIET_MS) {
+        while (END.getCount() > 0 || quietMs < quietMsMin) {
             quietMs += REPORT_EVERY_MS;
             if (received.count() != reported) {
                 reported = received.count();
@@ -152,6 +153,7 @@ final class StreamScenarios {
             }
             Thread.sleep(REPORT_EVERY_MS);
         }
+        consumer.shutdown();
         received.all().forEach(message -> session.say(placed(message)));
     }
 
