@@ -6,6 +6,7 @@ settings ──┬─▶ java NamesrvStartup, BrokerStartup ──▶ NAME_SERVE
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -14,9 +15,11 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+import psutil
 
 from command_line import REPUT
 from delivering import wait_until
@@ -307,6 +310,19 @@ class ReputBroker:
         """End the broker's process with SIGKILL, and return when; its keeper starts it again."""
         os.kill(self.place()["pid"], signal.SIGKILL)
         return time.monotonic()
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Stop all its processes inside a ``with`` block, as a machine that hangs does. Its sockets stay open."""
+        keeper = psutil.Process(self.launched.process.pid)
+        processes = [keeper, *keeper.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
 
     def stop(self) -> None:
         """End it as an operator does."""

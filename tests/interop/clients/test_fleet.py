@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import reput
 from delivering import wait_until
 from interop.clients.brokers import NameServer, RealBroker
 from interop.clients.java_clients import RunningClients, run_java
@@ -76,6 +77,44 @@ def test_a_broker_that_is_stopped_hands_its_clients_over(reput_broker, ending, t
     said = clients.finish()
     assert not said["produce-anywhere"].error
     assert set(said["produce-anywhere"].lines) <= set(said["consume"].lines)
+
+
+def test_a_broker_that_hangs_holds_nobody_up(reput_broker, ending, tmp_path):
+    """Clients of both kinds go on with the other broker; when it goes on, it serves them again, and nothing is lost."""
+    server = NameServer(VERSION, tmp_path / "names").wait()
+    hanging, _ = (
+        reput_broker(name=name, settings={"brokerName": name}, name_server=server.address)
+        for name in ("reput-a", "reput-b")
+    )
+    run_java(VERSION, tmp_path / "first", server.address, "send=fleet:40:first")
+    clients = RunningClients(VERSION, tmp_path / "clients", server.address, "produce=fleet", "consume=fleet:group")
+    clients.advance("produce", 200)
+    clients.advance("consume", 200)
+    with reput.connect(server.address, timeout=30) as client:
+        client.put(reput.Message("fleet", b"before"))
+        with hanging.hanging():
+            # Java's producer waits three seconds for each answer, and the next of its queues may be there, too.
+            clients.advance("produce", 4)
+            before = clients.counts["consume"]
+            bodies = [b"python%d" % number for number in range(100)]
+            for body in bodies:
+                client.put(reput.Message("fleet", body))
+            wait_until(lambda: clients.counts["consume"] >= before + len(bodies))
+        clients.advance("produce", 300)
+        clients.advance("consume", 300)
+        wait_until(lambda: lag(client) == 0)
+    said = clients.finish()
+    assert not said["produce"].error
+    sent = set(said["produce"].lines)
+    assert {line.split()[0] for line in said["produce"].lines[-100:]} == {"reput-a", "reput-b"}
+    received = said["consume"].lines
+    assert sent <= set(received)
+    assert {body.decode() for body in bodies} <= {line.split()[-1] for line in received}
+
+
+def lag(client: reput.Client) -> int:
+    """Return how many messages the group has not consumed."""
+    return sum(row.lag for row in client.administration.group_progress("group"))
 
 
 def stored_at(broker: RealBroker) -> int:
