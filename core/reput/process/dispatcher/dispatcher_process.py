@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
+from reput.errors import NotAStore
 from reput.process.dispatcher.batch_bound import BatchSize
 from reput.process.dispatcher.cursor_checks import StartRefused
 from reput.process.dispatcher.dispatcher_loop import DispatcherLoop
@@ -190,7 +191,13 @@ class DispatcherProcess:
         os.eventfd_write(self.memory.wake_descriptors[self.task.slot], 1)
 
     def dispatch(self, plugin: Plugin, description: DispatcherDescription, options: object) -> None:
-        """Run the loop until it is finished."""
+        """Run the loop until it is finished.
+
+        Raises:
+            NotAStore: the store was moved while it was open; a view that is made here would begin another one.
+        """
+        if not self.context.store_directory.is_dir():
+            raise NotAStore(f"the store's directory is gone: store={self.context.store_directory}")
         reader = RingReader(self.memory, self.cell)
         hosted = HostedLoop(
             self.context,

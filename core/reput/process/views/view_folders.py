@@ -14,7 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
-from reput.errors import DamagedStore, DispatcherError, NotAStore
+from reput.errors import DamagedStore, DispatcherError
 from reput_hooks import replace_durably
 
 __all__ = ["VIEW_VERSION", "ViewFolders", "not_a_directory"]
@@ -88,10 +88,7 @@ class ViewFolders:
 
         Raises:
             DamagedStore: a file has the name of a folder.
-            NotAStore: the store was moved while it was open; what is made here would begin another one.
         """
-        if not self.root.is_dir():
-            raise NotAStore(f"the store's directory is gone: store={self.root}")
         if self.intent.exists():
             self.finish_emptying()
         try:
