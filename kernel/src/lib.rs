@@ -16,7 +16,7 @@ mod index;
 mod interpreter;
 mod item;
 mod json_columns;
-mod json_text;
+mod json_times;
 mod known;
 mod log_rows;
 mod mapping;
