@@ -22,6 +22,7 @@ mod log_rows;
 mod mapping;
 mod memory;
 mod message;
+mod put_lock;
 mod puts;
 mod query;
 mod reads;
@@ -41,6 +42,7 @@ mod stored;
 mod units;
 mod view_words;
 mod word_order;
+mod writer_slots;
 
 /// What `word_order` is made of; loom has its own.
 mod sync {
@@ -62,7 +64,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PROTOCOL", PROTOCOL)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<puts::KernelPuts>()?;
-    module.add_class::<puts::AdmittedMessage>()?;
+    module.add_class::<message::AdmittedMessage>()?;
     module.add_class::<sends::KernelSends>()?;
     module.add_class::<sends::SendRequests>()?;
     module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;

@@ -38,6 +38,19 @@ pub struct PlainMessage {
     tags: Arc<KnownTags>,
 }
 
+/// A plain message, checked, with its queue, for `KernelPuts.append_each`.
+#[pyclass(frozen, module = "reput_kernel")]
+pub struct AdmittedMessage {
+    /// The message.
+    pub message: PlainMessage,
+    /// The queue that was chosen for it.
+    #[pyo3(get)]
+    pub queue_id: i32,
+    /// Bytes of its record.
+    #[pyo3(get)]
+    pub record_size: usize,
+}
+
 /// The attributes of a `Message`.
 pub struct MessageSlots {
     body: Slot,

@@ -7,7 +7,6 @@
 //! No Python code runs between the first byte that is written and the last position that changes, so neither Ctrl-C nor
 //! another thread sees half a put.
 
-use std::collections::TryReserveError;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -23,17 +22,16 @@ use crate::held_records::{Held, HeldRecords};
 use crate::item::{Item, Queue};
 use crate::known::{KnownTable, KnownTags, KnownTopic, TopicSlots};
 use crate::memory::{SharedMemory, WORD_SIZE};
-use crate::message::{MessageSlots, PlainMessage, head_of};
+use crate::message::{AdmittedMessage, MessageSlots, PlainMessage, head_of};
+use crate::put_lock::PutLock;
 use crate::record::{Head, Header, Host, Numbers};
 use crate::room::{bytes, no_memory, vec_of};
-use crate::run::Run;
+use crate::run::Gathering;
 use crate::sent::{added_properties, sent_items};
-use crate::slots::Slot;
+use crate::writer_slots::WriterSlots;
 
 /// Properties of a record: the size field is a signed short.
 const PROPERTIES_SIZE_MAX: usize = 32767;
-/// Bytes of rows, and of texts, whose memory is kept for the next put.
-const KEPT_SIZE_MAX: usize = 1 << 20;
 
 /// The puts of one writer.
 #[pyclass(frozen, module = "reput_kernel")]
@@ -70,77 +68,12 @@ pub struct KernelPuts {
     gathering: Mutex<Gathering>,
 }
 
-/// What a put reads of the writer's objects each time, and changes.
-struct WriterSlots {
-    // Of the appender.
-    closed: Slot,
-    disk_full_reason: Slot,
-    ordinal: Slot,
-    origin_head: Slot,
-    publisher: Slot,
-    read_only_reason: Slot,
-    store_timestamp: Slot,
-    // Of the commit log.
-    appended: Slot,
-    begin: Slot,
-    limit: Slot,
-    memory: Slot,
-    safe_until: Slot,
-    // Of the preparer and of the statistics.
-    is_plain: Slot,
-    known_tags: Slot,
-    needs_properties: Slot,
-    threshold: Slot,
-}
-
-/// What a put gathers, with the memory that it takes.
-#[derive(Default)]
-struct Gathering {
-    run: Run,
-    queue_ids: Vec<i32>,
-    /// Where each record begins in the memory, and the word of its size.
-    size_words: Vec<(usize, [u8; WORD_SIZE])>,
-}
-
-impl Gathering {
-    /// Make room for what a put of *items* gathers.
-    fn make_room(&mut self, items: &[Item<'_>]) -> Result<(), TryReserveError> {
-        self.run.make_room(items)?;
-        self.queue_ids.try_reserve(items.len())?;
-        self.size_words.try_reserve(items.len())
-    }
-
-    /// Gather nothing any more, and keep at most the memory of a small put.
-    fn clear(&mut self) {
-        if self.run.rows.capacity() > KEPT_SIZE_MAX || self.run.texts.capacity() > KEPT_SIZE_MAX {
-            *self = Gathering::default();
-            return;
-        }
-        self.run.clear();
-        self.queue_ids.clear();
-        self.size_words.clear();
-    }
-}
-
 /// The time at which a put was called.
 pub enum Called {
     /// By the system's clock.
     At(Instant),
     /// By the store's clock, in seconds.
     Told(f64),
-}
-
-/// The held put lock; released when this is dropped, also after an error.
-struct PutLock<'a, 'py> {
-    release: &'a Bound<'py, PyAny>,
-}
-
-impl Drop for PutLock<'_, '_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.release.call0() {
-            error.write_unraisable(self.release.py(), None);
-        }
-    }
 }
 
 /// Where one item is stored.
@@ -172,18 +105,6 @@ enum Publication<'py> {
     Release,
     /// The record is held.
     Held,
-}
-
-/// A plain message, checked, with its queue, for `KernelPuts.append_each`.
-#[pyclass(frozen, module = "reput_kernel")]
-pub struct AdmittedMessage {
-    message: PlainMessage,
-    /// The queue that was chosen for it.
-    #[pyo3(get)]
-    queue_id: i32,
-    /// Bytes of its record.
-    #[pyo3(get)]
-    record_size: usize,
 }
 
 #[pymethods]
@@ -362,38 +283,6 @@ impl KernelPuts {
         }
         visit.call(&self.message_type)?;
         visit.call(&self.topics)
-    }
-}
-
-impl WriterSlots {
-    /// Find them in the classes of these objects.
-    fn of(
-        appender: &Bound<'_, PyAny>,
-        commit_log: &Bound<'_, PyAny>,
-        preparer: &Bound<'_, PyAny>,
-        statistics: &Bound<'_, PyAny>,
-    ) -> PyResult<WriterSlots> {
-        let of_appender = |name| Slot::of(&appender.get_type(), name);
-        let of_log = |name| Slot::of(&commit_log.get_type(), name);
-        let of_preparer = |name| Slot::of(&preparer.get_type(), name);
-        Ok(WriterSlots {
-            closed: of_appender(c"closed")?,
-            disk_full_reason: of_appender(c"disk_full_reason")?,
-            ordinal: of_appender(c"ordinal")?,
-            origin_head: of_appender(c"origin_head")?,
-            publisher: of_appender(c"publisher")?,
-            read_only_reason: of_appender(c"read_only_reason")?,
-            store_timestamp: of_appender(c"store_timestamp")?,
-            appended: of_log(c"appended")?,
-            begin: of_log(c"begin")?,
-            limit: of_log(c"limit")?,
-            memory: of_log(c"memory")?,
-            safe_until: of_log(c"safe_until")?,
-            is_plain: of_preparer(c"is_plain")?,
-            known_tags: of_preparer(c"known_tags")?,
-            needs_properties: of_preparer(c"needs_properties")?,
-            threshold: Slot::of(&statistics.get_type(), c"threshold")?,
-        })
     }
 }
 

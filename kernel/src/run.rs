@@ -8,7 +8,11 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::item::Item;
 use crate::known::{KnownTopic, TopicSlots};
+use crate::memory::WORD_SIZE;
 use crate::record::{Numbers, ROW_SIZE, TextSizes, row};
+
+/// Bytes of rows, and of texts, whose memory is kept for the next put.
+const KEPT_SIZE_MAX: usize = 1 << 20;
 
 /// A queue that a run touches.
 pub struct RunQueue {
@@ -134,5 +138,36 @@ impl Run {
             slots.put_size.set(topic, put_size.into_pyobject(py)?.into_any())?;
         }
         Ok(())
+    }
+}
+
+/// What a put gathers, with the memory that it takes.
+#[derive(Default)]
+pub struct Gathering {
+    /// Its records.
+    pub run: Run,
+    /// The queue of each of them.
+    pub queue_ids: Vec<i32>,
+    /// Where each record begins in the memory, and the word of its size.
+    pub size_words: Vec<(usize, [u8; WORD_SIZE])>,
+}
+
+impl Gathering {
+    /// Make room for what a put of *items* gathers.
+    pub fn make_room(&mut self, items: &[Item<'_>]) -> Result<(), TryReserveError> {
+        self.run.make_room(items)?;
+        self.queue_ids.try_reserve(items.len())?;
+        self.size_words.try_reserve(items.len())
+    }
+
+    /// Gather nothing any more, and keep at most the memory of a small put.
+    pub fn clear(&mut self) {
+        if self.run.rows.capacity() > KEPT_SIZE_MAX || self.run.texts.capacity() > KEPT_SIZE_MAX {
+            *self = Gathering::default();
+            return;
+        }
+        self.run.clear();
+        self.queue_ids.clear();
+        self.size_words.clear();
     }
 }
