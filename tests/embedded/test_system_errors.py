@@ -81,16 +81,18 @@ with reput.open(sys.argv[1], mode="inline", mapped_file_size_commit_log=4096) as
     taken = []
     said = {}
     for name, call in calls.items():
-        # All that are free: the former call, or a thread, may have closed some.
-        try:
-            while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            pass
-        try:
-            call()
-        except Exception as error:
-            said[name] = (type(error), str(error))
+        # A thread of the store may close one between the taking and the call, which then has what it needs: again.
+        for _ in range(20):
+            try:
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            try:
+                call()
+            except Exception as error:
+                said[name] = (type(error), str(error))
+                break
     for descriptor in taken:
         os.close(descriptor)
     for name, (kind, text) in said.items():
