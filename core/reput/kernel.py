@@ -53,7 +53,7 @@ __all__ = [
 VARIABLE = "REPUT_KERNEL"
 MODES = ("auto", "off", "require")
 # Counted up, here and in kernel/src/lib.rs, with every change that the other side would notice.
-PROTOCOL = 14
+PROTOCOL = 15
 MODULE = "reput_kernel"
 # Bytes of a key between `Kernel.index_keys` and `Kernel.put_index_keys`.
 INDEX_KEY_SIZE = 20
@@ -340,7 +340,7 @@ class Kernel(Protocol):
         """
 
     def log_rows(
-        self, data: bytes, commit_log_offset: int, verify: bool, with_properties: bool
+        self, data: bytes | memoryview, commit_log_offset: int, verify: bool, with_properties: bool
     ) -> tuple[list[tuple[str, int]], bytes, bytes, int, int] | None:
         """Return queues, rows and texts of the plain records that *data* begins with, their end, the last store time.
 

@@ -53,7 +53,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 /// What the Python side and this one have agreed upon: names of attributes, arguments, results. Both count it up.
-const PROTOCOL: u32 = 14;
+const PROTOCOL: u32 = 15;
 
 /// The compiled path of what costs reput most.
 #[pymodule]

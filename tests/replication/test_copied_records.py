@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from reput.errors import FollowError
+from reput.replication import copied_records
 from reput.replication.copied_records import CopiedRecords
 from reput.store.log.log_scan import LogScan, PlainRows
 from reput.store.record.layout import BLANK_MAGIC_CODE
 from reput.store.writer.copied_run import CopiedRun
 from written_log import WrittenLog
 
-PlainRowsOf = Callable[[bytes, int], PlainRows | None]
+PlainRowsOf = Callable[[bytes | memoryview, int], PlainRows | None]
 
 SEGMENT = 4096
 RECORD_SIZE_MAX = 1 << 20
@@ -62,6 +63,55 @@ def copied(
             count += number_of_records(run)
             assert begin + len(out) == records.end
     return out, count
+
+
+@pytest.mark.parametrize("step", [300, 5000])
+def test_bytes_that_are_received_in_place_are_the_same(log, plain_rows, monkeypatch, step):
+    """A part of a record moves to other memory, and a record that is larger than that gets more."""
+    monkeypatch.setattr(copied_records, "MEMORY_SIZE", 400)
+    records = CopiedRecords(0, SEGMENT, RECORD_SIZE_MAX, plain_rows, lambda: records.end)
+    data, out = bytes(log.data), b""
+    for at in range(0, len(data), step):
+        room = records.room(len(data[at : at + step]))
+        room[:] = data[at : at + step]
+        # As if the first bytes were only to be compared: what follows them moves within the room.
+        records.feed(room[:0])
+        records.feed(room)
+        for run in records.take():
+            out += run.blank + bytes(run.data)
+    assert out == data
+    assert sum(len(memory) for _, memory in records.full) < 3 * (step + 1000)
+
+
+@pytest.mark.parametrize("step", [300, 5000])
+def test_records_stay_as_they_are_until_the_disk_has_them(log, plain_rows, monkeypatch, step):
+    """The log keeps what it has not forced where it lies; memory behind that is used again."""
+    monkeypatch.setattr(copied_records, "MEMORY_SIZE", 1000)
+    durable, runs, forced, memories = 0, [], b"", set()
+    records = CopiedRecords(0, SEGMENT, RECORD_SIZE_MAX, plain_rows, lambda: durable)
+    data = bytes(log.data)
+    for at in range(0, len(data), step):
+        room = records.room(len(data[at : at + step]))
+        room[:] = data[at : at + step]
+        records.feed(room)
+        memories.add(id(records.memory.obj))
+        runs += records.take()
+        if len(runs) > 10:
+            forced += b"".join(run.blank + bytes(run.data) for run in runs)
+            durable, runs = records.end, []
+    assert forced + b"".join(run.blank + bytes(run.data) for run in runs) == data
+    assert len(memories) < len(data) / 1000 or step > 1000
+
+
+def test_a_part_of_the_room_is_fed_from_where_it_lies(log, plain_rows):
+    """A frame begins with an overlap, which is compared and not copied."""
+    begin = log.offsets[3]
+    records = CopiedRecords(begin, SEGMENT, RECORD_SIZE_MAX, plain_rows)
+    room = records.room(SEGMENT)
+    room[:] = log.data[:SEGMENT]
+    records.feed(room[begin:])
+    assert b"".join(bytes(run.data) for run in records.take()) == log.data[begin : records.end]
+    assert records.end > log.offsets[5]
 
 
 @pytest.mark.parametrize("step", [1, 7, 255, 4096, 100_000])

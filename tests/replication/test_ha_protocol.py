@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from contextlib import suppress
@@ -13,7 +14,27 @@ from reput.errors import BrokerError
 from reput.remoting.remoting_command import RemotingCommand
 from reput.remoting.request_code import RequestCode
 from reput.replication.compression import compressor, decompressor
-from reput.replication.ha_protocol import FRAME_SIZE_MAX, HELLO, HaFrameReader, ReportReader, checked_report, hello
+from reput.replication.ha_protocol import (
+    FRAME_SIZE_MAX,
+    HELLO,
+    HaFrameReader,
+    ReportReader,
+    checked_report,
+    hello,
+    new_memory,
+)
+
+
+def received(reader: HaFrameReader, data: bytes, step: int) -> bytes:
+    """Receive *data* where the reader says, up to *step* bytes at a time; return what came out."""
+    out, at = b"", 0
+    while at < len(data):
+        space = reader.space()
+        size = min(step, len(space), len(data) - at)
+        space[:size] = data[at : at + size]
+        at += size
+        out += b"".join(map(bytes, reader.took(size)))
+    return out
 
 
 def read(reader: HaFrameReader, data: bytes, step: int) -> bytes:
@@ -75,6 +96,24 @@ def test_frames_between_reputs_carry_a_crc(step):
     changed[21] ^= 1
     with pytest.raises(BrokerError, match="changed on the way: offset=1 size=3"):
         read(HaFrameReader(1, 4096, is_checked=True), bytes(changed), step)
+
+
+@pytest.mark.parametrize("step", [13, 1000, 1 << 20])
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_bodies_are_received_in_place(is_checked, step):
+    """The beginning of a large body comes with its header, the rest where the body shall lie; small ones follow."""
+    make, body = (checked_frame if is_checked else frame), random.Random(1).randbytes(100_000)
+    data = make(1) + make(1, body) + make(100_001, b"abc") + make(100_004) + make(100_004, body[:50_000])
+    rooms = []
+
+    def room(size: int) -> memoryview:
+        rooms.append(size)
+        return new_memory(size)
+
+    reader = HaFrameReader(1, 1 << 20, is_checked=is_checked, room=room)
+    assert received(reader, data, step) == body + b"abc" + body[:50_000]
+    assert (reader.expected, reader.frame_count) == (150_004, 3)
+    assert rooms == ([100_000, 3, 50_000] if is_checked else [])
 
 
 @pytest.mark.parametrize("step", [7, 10_000])

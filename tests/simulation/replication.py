@@ -20,10 +20,10 @@ import pytest
 
 from faulty_files import Killed
 from reput.errors import BrokerError, FollowError
-from reput.replication import comparison, copy_preparation, follower
+from reput.replication import comparison, copied_records, copy_preparation, follower
 from reput.replication.copy_preparation import MasterAddress, difference
 from reput.replication.follower import Follower
-from reput.replication.ha_protocol import HaFrameReader
+from reput.replication.ha_protocol import HaFrameReader, Room, new_memory
 from reput.replication.log_history import LogHistory
 from reput.replication.master_requests import MasterDescription
 from reput.settings import Settings
@@ -108,6 +108,8 @@ class ReplicationSimulation:
             patch.setattr(module, name, 100)
         # Forced by the thread that copies, or by the flusher.
         patch.setattr(follower, "FORCED_AT_ONCE_MAX", self.chance.choice((0, 300)))
+        # Memory is used again after a few records, some of which are not forced.
+        patch.setattr(copied_records, "MEMORY_SIZE", self.chance.choice((400, 3000)))
         patch.setattr(follower, "MasterStream", self.stream)
         patch.setattr(copy_preparation, "MasterStream", self.stream)
         patch.setattr(follower, "MasterRequests", lambda address, credentials: self)
@@ -363,7 +365,7 @@ class SimulatedStream:
         simulation = self.simulation
         simulation.safe = max(simulation.safe, simulation.copy.log()[:end], key=len)
 
-    def pieces(self, wait: float, on_quiet: Callable[[], None]) -> Iterator[memoryview]:
+    def pieces(self, wait: float, on_quiet: Callable[[], None], room: Room = new_memory) -> Iterator[memoryview]:
         """Yield what comes, and let everything else happen in between."""
         simulation = self.simulation
         chance = simulation.chance

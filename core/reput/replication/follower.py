@@ -282,7 +282,9 @@ class Follower:
         asked = 0 if begin == 0 and master.offset_end < master.segment_size else request_offset(begin)
         # The master may have stored larger ones before its setting was lowered.
         record_size_max = max(master.record_size_max, writer.settings.max_message_size + FIELDS_SIZE_MAX)
-        records = CopiedRecords(own_end, writer.segment_size, record_size_max, writer.plain_rows)
+        records = CopiedRecords(
+            own_end, writer.segment_size, record_size_max, writer.plain_rows, lambda: writer.durable
+        )
         fields = {END: str(own_end)}
         if self.membership is not None:
             fields[MEMBER] = self.membership.member
@@ -332,7 +334,7 @@ class Follower:
             self.append(stream, records)
             self.look(stream)
 
-        for piece in stream.pieces(READ_WAIT_S, on_quiet):
+        for piece in stream.pieces(READ_WAIT_S, on_quiet, records.room):
             if self.stopping:
                 return
             if compared < len(overlap):

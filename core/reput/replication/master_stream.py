@@ -27,17 +27,16 @@ from reput.replication.ha_protocol import (
     REPORT,
     REQUEST_SIZE_MAX,
     HaFrameReader,
+    Room,
     checked_report,
     decode_whole,
     hello,
+    new_memory,
 )
 
-__all__ = ["NO_FIELDS", "RECEIVE_SIZE", "MasterStream"]
+__all__ = ["NO_FIELDS", "MasterStream"]
 
 CONNECT_TIMEOUT_S = 3.0
-# A piece of memory gets what comes until less than RECEIVE_SIZE is left of it: what was taken from it is not copied.
-BUFFER_SIZE = 2 << 20
-RECEIVE_SIZE = 1 << 20
 SOCKET_BUFFER_SIZE = 4 << 20
 # RocketMQ's times: it drops a follower that says nothing for 20 s, and a follower drops a silent master.
 REPORT_INTERVAL_S = 4.0
@@ -176,21 +175,23 @@ class MasterStream:
         if not self.unsent:
             self.unsent = report[self.socket.send(report, socket.MSG_DONTWAIT) :]
 
-    def pieces(self, wait: float, on_quiet: Callable[[], None]) -> Iterator[memoryview]:
-        """Yield the log's bytes as they come, until the connection is ended by `end`. They stay as they are.
+    def pieces(self, wait: float, on_quiet: Callable[[], None], room: Room = new_memory) -> Iterator[memoryview]:
+        """Yield the log's bytes as they come, until the connection is ended by `end`. They stay until the next call.
 
         Args:
             wait: seconds after which *on_quiet* is called if nothing comes.
             on_quiet: called then, and when all that has come was yielded.
+            room: returns memory for bytes that are received as a whole.
 
         Raises:
             BrokerError: the master ended it, was silent too long, or sent what is no frame.
         """
-        left = memoryview(bytearray(BUFFER_SIZE))
+        frames = self.frames
+        frames.room = room
         self.socket.settimeout(wait)
         while True:
             try:
-                count = self.socket.recv_into(left)
+                count = self.socket.recv_into(frames.space())
             except TimeoutError:
                 count = -1
             except OSError as error:
@@ -200,10 +201,7 @@ class MasterStream:
                 raise BrokerError(f"the master ended the connection: ha_address={self.address}")
             if count > 0:
                 self.received_at = now
-                yield from self.frames.feed(left[:count])
-                left = left[count:]
-                if len(left) < RECEIVE_SIZE:
-                    left = memoryview(bytearray(BUFFER_SIZE))
+                yield from frames.took(count)
             elif now - self.received_at > SILENCE_MAX_S:
                 raise BrokerError(f"the master says nothing: ha_address={self.address} silence_max_s={SILENCE_MAX_S:g}")
             on_quiet()

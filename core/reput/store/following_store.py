@@ -103,6 +103,6 @@ class FollowingMessageStore(MessageStore):
         if self.commit_log.failed is not None:
             raise self.appender.refusal()
 
-    def plain_rows(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
+    def plain_rows(self, data: bytes | memoryview, commit_log_offset: int) -> PlainRows | None:
         """As `LogScan.rows_of_plain`, with every CRC compared."""
         return self.copier.scan.rows_of_plain(data, commit_log_offset)

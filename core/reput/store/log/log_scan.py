@@ -137,7 +137,7 @@ class LogScan:
             return None
         return ScannedRange(found.columns, commit_log_offset + found.size, found.store_timestamp)
 
-    def rows_of_plain(self, data: bytes, commit_log_offset: int) -> PlainRows | None:
+    def rows_of_plain(self, data: bytes | memoryview, commit_log_offset: int) -> PlainRows | None:
         """Return what the kernel makes of the records that *data* begins with, up to the first one that is not plain.
 
         None: it is the first one, or there is no kernel.
