@@ -4,6 +4,8 @@
     │ they get the log  │ they get nothing │    if the log grows more slowly in the first part, they cost the puts
     └─ OPEN, SETTLING ──┴─ SHUT ───────────┘    so much while they get the log
 
+SETTLING lasts until they have acknowledged what they got: what lies in their buffers keeps them and their disks busy.
+
 A follower that catches up takes processors, disk and network, and which of these the producers lack is not known. So
 what they lose is measured, and the first part is made so short that it is a twelfth on the whole. Where they lose
 nothing, a follower gets the log for four fifths of the time; where the log hardly grows, all the time.
@@ -19,9 +21,11 @@ __all__ = ["FAR_BEHIND", "CatchUpPace"]
 
 # More than the log grows in some cycles: a follower that keeps up is never this far behind.
 FAR_BEHIND = 64 << 20
-CYCLE_S = 0.5
-# What a follower has in its buffers keeps it busy for so long.
-SETTLE_S = 0.05
+CYCLE_S = 1.0
+# At most, for a follower behind a slow line.
+SETTLE_MAX_S = 0.2
+# The shortest last part: in a shorter one nothing can be measured.
+SHUT_MIN_S = 0.1
 SLOWED_MAX = 1 / 12
 # The rest is needed to measure.
 SHARE_MAX = 0.9
@@ -68,6 +72,8 @@ class CatchUpPace:
     def __init__(self) -> None:
         self.share = SHARE_MAX
         self.beside, self.alone = Rate(), Rate()
+        # How long they settled in the last cycle.
+        self.settled_in = 0.0
         self.begin_cycle(0.0, 0)
 
     def begin_cycle(self, now: float, log_end: int) -> None:
@@ -87,30 +93,41 @@ class CatchUpPace:
         """Return the seconds until `look` may change something, 0.0 if the followers get the log now."""
         if self.part is Part.OPEN:
             return 0.0
-        until = self.part_began + SETTLE_S if self.part is Part.SETTLING else self.began + CYCLE_S
+        # That they have settled is told by what they acknowledge, which wakes the thread.
+        until = self.part_began + SETTLE_MAX_S if self.part is Part.SETTLING else self.cycle_end()
         return max(until - now, 0.001)
+
+    def cycle_end(self) -> float:
+        """Return when the cycle ends whose last part has begun."""
+        return max(self.began + CYCLE_S, self.part_began + SHUT_MIN_S)
 
     def add(self, follower: int, size: int) -> None:
         """Count what a follower that is far behind has got."""
         if size:
             self.sent[follower] = self.sent.get(follower, 0) + size
 
-    def look(self, now: float, log_end: int, *, is_needed: bool) -> None:
-        """Go on to the next part if it is time. The log ends at *log_end*; *is_needed*: some follower is far behind."""
+    def look(self, now: float, log_end: int, *, is_needed: bool, is_settled: bool) -> None:
+        """Go on to the next part if it is time. The log ends at *log_end*.
+
+        Args:
+            is_needed: some follower is far behind.
+            is_settled: those have acknowledged what they were sent.
+        """
         elapsed, growth = now - self.began, log_end - self.part_end
         if not is_needed or elapsed > 2 * CYCLE_S:
             # Nothing was measured: none was far behind, or the thread had no processor.
             self.begin_cycle(now, log_end)
         elif self.part is Part.OPEN:
-            if elapsed >= self.share * CYCLE_S - SETTLE_S and self.may_shut(growth / max(elapsed, 0.001)):
+            if elapsed >= self.share * CYCLE_S - self.settled_in and self.may_shut(growth / max(elapsed, 0.001)):
                 self.begin_part(Part.SETTLING, now, log_end)
             elif elapsed >= CYCLE_S:
                 self.begin_cycle(now, log_end)
         elif self.part is Part.SETTLING:
-            if now >= self.part_began + SETTLE_S:
+            if is_settled or now >= self.part_began + SETTLE_MAX_S:
+                self.settled_in = now - self.part_began
                 self.beside.add(growth, elapsed)
                 self.begin_part(Part.SHUT, now, log_end)
-        elif elapsed >= CYCLE_S:
+        elif now >= self.cycle_end():
             self.alone.add(growth, now - self.part_began)
             self.share = self.chosen_share()
             self.begin_cycle(now, log_end)

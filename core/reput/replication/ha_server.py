@@ -45,6 +45,8 @@ FOLLOWERS_MAX = 64
 ACCEPTED_MAX = FOLLOWERS_MAX // 4
 LOOK_S = 0.5
 LOG_PAUSE_S = 10.0
+# A follower may hold a record that has not come whole, and acknowledge what is before it.
+SETTLED_SIZE = 1 << 20
 # The loop serves followers that are not further behind than this, and only so many bytes in a second.
 NEAR_SIZE = 256 << 10
 SLOW_BYTES_PER_S = 10 << 20
@@ -338,7 +340,8 @@ class HaServer:
         if len(connections) - len(far) < self.awaited:
             # The puts wait for one that is far behind, or do so once it has caught up.
             far.clear()
-        self.pace.look(now, end, is_needed=bool(far))
+        is_settled = all(one.sent - (one.acknowledged or 0) <= SETTLED_SIZE for one in far)
+        self.pace.look(now, end, is_needed=bool(far), is_settled=is_settled)
         for connection in connections:
             connection.held_for = self.pace.wait(now) if connection in far else 0.0
 
