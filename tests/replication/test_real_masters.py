@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 import reput
-from interop.java_program import VERSIONS
+from interop.clients.brokers import Launched, free_port, write_logging, write_properties
+from interop.java_program import VERSIONS, java_command
 from replication.copies import SEGMENT, assert_same_log, following, reaches, send
 from reput.replication.master_requests import MasterRequests
 
@@ -63,3 +65,45 @@ def test_a_copy_goes_on_with_a_master_that_was_killed(real_broker, tmp_path, ver
         reaches(store, master_end(broker))
         end = store.durable
     assert_same_log(broker.directory, copy, 0, end)
+
+
+def controller(version: str, home: Path) -> str:
+    """Run RocketMQ's controller until the test ends; return its address, which answers a moment later."""
+    home.mkdir()
+    write_logging(home)
+    address = f"127.0.0.1:{free_port()}"
+    settings = {
+        "controllerDLegerGroup": "group",
+        "controllerDLegerPeers": f"n0-{address}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": home / "store",
+    }
+    configuration = write_properties(home / "controller.properties", settings)
+    main = "org.apache.rocketmq.controller.ControllerStartup"
+    command = java_command(version, home, main, f"-Drocketmq.home.dir={home}")
+    Launched([*command, "-c", str(configuration)], home / "controller.log")
+    return address
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= "5"])
+def test_a_master_in_controller_mode_is_refused_by_name(real_broker, tmp_path, version):
+    """Its HA port has other frames: a copy of it would be none. Nothing is written for it."""
+    settings = {"enableControllerMode": "true", "controllerAddr": controller(version, tmp_path / "controller")}
+    broker = real_broker(version, settings={**SETTINGS, **settings})
+    send(broker.name_server, "orders", 50)
+    with pytest.raises(reput.FollowError, match="controller mode, which has other frames on the HA port"):
+        reput.follow(f"127.0.0.1:{broker.port + 1}", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_master_with_dledger_is_refused_by_name(real_broker, tmp_path, version):
+    """It has no HA port, and its records lie in entries of another log. Nothing is written for it."""
+    peer = free_port()
+    settings = {"enableDLegerCommitLog": "true", "dLegerGroup": "broker-a", "dLegerSelfId": "n0"}
+    broker = real_broker(version, settings={**SETTINGS, **settings, "dLegerPeers": f"n0-127.0.0.1:{peer}"})
+    with pytest.raises(reput.FollowError, match="DLedger, which has no HA port"):
+        reput.follow(f"127.0.0.1:{broker.port + 1}", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
