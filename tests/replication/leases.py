@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -27,10 +28,12 @@ from reput.remoting.response_code import ResponseCode
 from reput.store.state.lease_mark import read_lease_mark
 from serving import RawClient
 
-__all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Line", "Producer", "needs_etcd"]
+__all__ = ["LEASE_MS", "Etcd", "LeaseNode", "Line", "Producer", "WallClock", "needs_etcd", "needs_faketime"]
 
 LEASE_MS = 2000
 SIZES = ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+needs_faketime = pytest.mark.skipif(not FAKETIME, reason="faketime is not installed: Debian's package is faketime")
 needs_etcd = pytest.mark.skipif(
     shutil.which("etcd") is None, reason="etcd is not installed: Debian's package is etcd-server"
 )
@@ -152,6 +155,30 @@ class Line:
             target.shutdown(socket.SHUT_WR)
 
 
+class WallClock:
+    """The clock of some nodes that tells them the date, which a test moves. Their other clocks go on."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.move(0)
+        self.environment = {
+            **os.environ,
+            "LD_PRELOAD": str(next(iter(FAKETIME), "")),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            # Seconds after which the file is read again.
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            # Otherwise timed waits for a condition, also the interpreter's own, end at once.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        }
+
+    def move(self, hours: int) -> None:
+        """Let it tell a date that is so far from the true one, forwards or, below 0, backwards."""
+        draft = self.file.with_suffix(".draft")
+        draft.write_text(f"{hours * 3600:+d}\n")
+        draft.replace(self.file)
+
+
 class LeaseNode:
     """`reput serve --lease` on a store of small segments, always at the same address."""
 
@@ -162,8 +189,10 @@ class LeaseNode:
         *options: str,
         name_server: str = "none",
         line: Line | None = None,
+        clock: WallClock | None = None,
         **settings: object,
     ) -> None:
+        self.environment = None if clock is None else clock.environment
         self.etcd = etcd
         self.directory = directory
         self.log = directory.with_name(f"{directory.name}.log")
@@ -185,7 +214,7 @@ class LeaseNode:
     def launch(self) -> None:
         """Start it, and wait until clients can connect."""
         begin = self.log.stat().st_size if self.log.exists() else 0
-        self.launched = Launched(self.command, self.log)
+        self.launched = Launched(self.command, self.log, self.environment)
         self.launched.wait_for(lambda: "ready " in self.log.read_text()[begin:], "reput serve --lease")
 
     def member(self) -> str:

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import reput
 from command_line import run_reput
 from delivering import wait_until
-from replication.leases import LEASE_MS, Etcd, LeaseNode, Line, Producer, needs_etcd
+from replication.leases import LEASE_MS, Etcd, LeaseNode, Line, Producer, WallClock, needs_etcd, needs_faketime
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
@@ -24,6 +25,10 @@ from reput.store.record.message import PutMessageStatus
 from serving import RawClient
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_etcd]
+
+
+# A node whose clock is faked begins slowly.
+JUMP_LEASE_MS = 4 * LEASE_MS
 
 
 @pytest.fixture
@@ -275,3 +280,32 @@ def disturb(way: int, etcd: Etcd, node: LeaseNode, line: Line, producer: Produce
             for _ in range(count):
                 producer.send()
             etcd.launch()
+
+
+@pytest.mark.long
+@needs_faketime
+@pytest.mark.parametrize("hours", [5, -5])
+def test_a_wall_clock_that_jumps_by_hours_changes_nothing(etcd, tmp_path, hours):
+    """Neither the master's nor the follower's: the lease is timed by clocks that no change of date moves."""
+    clocks = [WallClock(tmp_path / name) for name in ("master.clock", "follower.clock")]
+    a = LeaseNode(etcd, tmp_path / "a", "--discard", clock=clocks[0], lease_time=JUMP_LEASE_MS)
+    b = LeaseNode(etcd, tmp_path / "b", "--discard", clock=clocks[1], lease_time=JUMP_LEASE_MS)
+    producer = Producer(a, b)
+    wait_until(b.is_in_sync)
+    producer.send_until_acknowledged(10)
+    before = etcd.read()
+    for clock in clocks:
+        clock.move(hours)
+        # Longer than a lease: it was renewed by the clock that had jumped.
+        end = time.monotonic() + 1.5 * JUMP_LEASE_MS / 1000
+        while time.monotonic() < end:
+            producer.send()
+        producer.send_until_acknowledged(5)
+    assert etcd.read().holder_revision == before.holder_revision
+    # The node whose clock is as wrong takes over as any other.
+    clocks[1].move(-hours)
+    a.kill()
+    wait_until(b.is_master)
+    wait_until(lambda: producer.send() == ResponseCode.SLAVE_NOT_AVAILABLE)
+    b.stop()
+    assert_kept(b.directory, producer)
