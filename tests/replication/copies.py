@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import reput
 from command_line import REPUT
 from delivering import wait_until
-from interop.clients.brokers import SETTINGS, Launched
+from interop.clients.brokers import SETTINGS, Launched, ReputBroker
 from reput.replication.follower import FollowState
 from reput.replication.following import FollowingStore
 from reput.replication.master_requests import MasterRequests
@@ -25,6 +27,7 @@ __all__ = [
     "assert_same_log",
     "following",
     "ha_port",
+    "kill_whole",
     "reaches",
     "send",
     "stops",
@@ -117,3 +120,10 @@ def assert_same_log(master: Path, copy: Path, begin: int, end: int, segment: int
         size = min(segment, end - first)
         theirs, ours = ((store / "commitlog" / file_name(first)).read_bytes()[:size] for store in (master, copy))
         assert ours == theirs, f"the segments differ: begin={first}"
+
+
+def kill_whole(broker: ReputBroker) -> None:
+    """Kill a broker and its keeper at once."""
+    broker.launched.process.kill()
+    os.kill(broker.place()["pid"], signal.SIGKILL)
+    broker.launched.process.wait()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import threading
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import reput
 from command_line import REPUT, run_reput
 from delivering import wait_until
 from interop.clients.brokers import Launched, ReputBroker, free_port
-from replication.copies import SEGMENT, Copy, assert_same_log, ha_port, send
+from replication.copies import SEGMENT, Copy, assert_same_log, ha_port, kill_whole, send
 from reput.errors import BrokerError
 from reput.remoting.response_code import ResponseCode
 from reput.replication.master_requests import MasterRequests
@@ -39,13 +37,6 @@ def acknowledged(broker: ReputBroker) -> int:
     """Return what a broker's only follower has acknowledged."""
     rows = json.loads(MasterRequests(broker.address).body(907))["haConnectionInfo"]
     return max((row["slaveAckOffset"] for row in rows), default=-1)
-
-
-def kill_whole(broker: ReputBroker) -> None:
-    """Kill a broker and its keeper at once."""
-    broker.launched.process.kill()
-    os.kill(broker.place()["pid"], signal.SIGKILL)
-    broker.launched.process.wait()
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.long)])
