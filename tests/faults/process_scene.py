@@ -105,12 +105,12 @@ def row_of(store: reput.Store, name: str) -> DispatcherRow:
 
 
 def wait_until(holds: Callable[[], object], store: reput.Store) -> None:
-    """Check a condition every few milliseconds until it holds."""
+    """Check a condition until it holds, not so often that the checks take time from those that are waited for."""
     pause = threading.Event()
     deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, store.status()
-        pause.wait(0.005)
+        pause.wait(0.02)
 
 
 def await_all(store: reput.Store, end: int, *names: str) -> None:

@@ -113,12 +113,12 @@ class Running:
         return next(row for row in self.group.status() if row.name == name)
 
     def wait_until(self, holds: Callable[[], object], what: str = "") -> None:
-        """Check a condition every few milliseconds until it holds."""
+        """Check a condition until it holds, not so often that the checks take time from those that are waited for."""
         deadline = time.monotonic() + TIMEOUT
         pause = threading.Event()
         while not holds():
             assert time.monotonic() < deadline, f"{what} {self.group.status()}"
-            pause.wait(0.005)
+            pause.wait(0.02)
 
     def wait_for_state(self, name: str, *states: str) -> None:
         """Wait until a dispatcher is in one of *states*."""
