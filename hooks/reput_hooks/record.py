@@ -12,7 +12,7 @@ class UndecodedRecord:
     """A writable record for decoders, which turn it into a `Record` by setting its ``__class__``.
 
     Attributes:
-        _data: the bytes of the record.
+        _data: the bytes of the record; where *body* was set, its body may be missing, with a body size of 0.
         _decode: ``decode(data, name)`` returns values of fields by name, including *name*. The record calls it for a
             field that was not set; it cannot fail.
     """

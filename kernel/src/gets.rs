@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyString};
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
 use crate::counters::{Way, count as tally};
 use crate::query::{IndexFile, Query};
@@ -23,13 +23,15 @@ use crate::reads::{
     with_scratch,
 };
 use crate::record_maker::RecordMaker;
+use crate::slots::{PlainClass, Slot};
 use crate::store_files::{MappedFiles, StoreFiles};
 use crate::view_words::{Reached, ViewWords};
 
 /// A get examines so many units, or as many as it wants, if that is more.
 const UNIT_COUNT_MAX: i64 = 800;
-/// Segments whose path is kept. It bounds the search, not what can be read.
+/// Segments, and files of a queue, whose paths are kept. It bounds the search, not what can be read.
 const SEGMENTS_MAX: usize = 64;
+const FILES_MAX: usize = 64;
 
 /// One queue, as long as its numbers are these.
 struct Queue {
@@ -42,8 +44,23 @@ struct Queue {
     /// Of its files, up to the name.
     prefix: String,
     topic_field: Vec<u8>,
-    /// The file that was read last, by its first byte's offset.
-    last_file: Option<(i64, Py<PyString>)>,
+    /// Paths of its files by their first byte's offset. A mapping is found by the path's object, so each file has one.
+    files: Vec<(i64, Py<PyString>)>,
+}
+
+impl Queue {
+    /// Return the path of the file that begins at this offset.
+    fn path<'py>(&mut self, py: Python<'py>, begin: i64) -> Bound<'py, PyString> {
+        if let Some(number) = self.files.iter().position(|file| file.0 == begin) {
+            return self.files[number].1.bind(py).clone();
+        }
+        let path = PyString::new(py, &format!("{}{begin:020}", self.prefix));
+        if self.files.len() == FILES_MAX {
+            self.files.remove(0);
+        }
+        self.files.push((begin, path.clone().unbind()));
+        path
+    }
 }
 
 /// The index, as long as its numbers are these.
@@ -78,7 +95,8 @@ pub struct KernelReads {
     segment_at: Py<PyAny>,
     result_type: Py<PyAny>,
     found_status: Py<PyAny>,
-    records_type: Py<PyAny>,
+    records_class: PlainClass,
+    records_found: Slot,
     maker: Py<RecordMaker>,
     own_from: i64,
     count_max: usize,
@@ -151,26 +169,27 @@ impl KernelReads {
         segment_at: Py<PyAny>,
         result_type: Py<PyAny>,
         found_status: Py<PyAny>,
-        records_type: Py<PyAny>,
+        records_type: &Bound<'_, PyType>,
         maker: Py<RecordMaker>,
         own_from: i64,
         count_max: usize,
         map_after: u32,
-    ) -> KernelReads {
-        KernelReads {
+    ) -> PyResult<KernelReads> {
+        Ok(KernelReads {
             descriptors,
             mapped: MappedFiles::new(map_after),
             writer,
             segment_at,
             result_type,
             found_status,
-            records_type,
+            records_class: PlainClass::of(records_type)?,
+            records_found: Slot::of(records_type, c"_found")?,
             maker,
             own_from,
             count_max,
             known: Mutex::default(),
             epoch: AtomicU64::new(0),
-        }
+        })
     }
 
     /// *segment_at*, *writer* and the views belong to objects that hold this one.
@@ -225,7 +244,7 @@ impl KernelReads {
             file_size,
             prefix,
             topic_field,
-            last_file: None,
+            files: Vec::new(),
         };
         known.queues.entry(topic).or_default().insert(queue_id, queue);
     }
@@ -290,14 +309,7 @@ impl KernelReads {
         if count <= 0 || count > (queue.file_size - in_file) / UNIT_SIZE as i64 {
             return Ok(None);
         }
-        let path = match &queue.last_file {
-            Some((begin, path)) if *begin == at - in_file => path.bind(py).clone(),
-            _ => {
-                let path = PyString::new(py, &format!("{}{:020}", queue.prefix, at - in_file));
-                queue.last_file = Some((at - in_file, path.clone().unbind()));
-                path
-            }
-        };
+        let path = queue.path(py, at - in_file);
         let units = Units { path: &path, at: in_file, count: count as usize, queue_offset };
         let bounds = Bounds { log_min: queue.log_begin.max(queue.deleted_at), own_from: self.own_from };
         let wanted = Wanted { queue_id, topic_field: &queue.topic_field };
@@ -312,8 +324,8 @@ impl KernelReads {
         let (low, high) = (queue.low, queue.high);
         drop(known);
         tally(Way::Get, found.records.len());
-        let records = self.records_type.bind(py).call0()?;
-        records.setattr(intern!(py, "_found"), Py::new(py, found)?)?;
+        let records = self.records_class.new_object(py)?;
+        self.records_found.set(&records, Bound::new(py, found)?.into_any())?;
         let result = (self.found_status.bind(py), queue_offset + count, low, high, records);
         self.result_type.bind(py).call1(result).map(Some)
     }

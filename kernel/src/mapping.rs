@@ -14,6 +14,10 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::memory::bytes_at;
 use crate::room::vec_of;
 
 /// Files that are mapped at once. It bounds what the handler of SIGBUS looks through.
@@ -83,17 +87,32 @@ impl Mapping {
     ///
     /// The file may have been cut short within the last page that it has left. What lies behind reads as zeros.
     pub fn read(&self, target: &mut [u8], at: i64, now: u64) -> bool {
-        let Some(at) = usize::try_from(at).ok().filter(|at| *at < self.size) else { return false };
-        if target.is_empty() || target.len() > self.size - at || !self.is_in_memory(at, target.len(), now) {
-            return false;
+        self.copied(at, target.len(), now, |source| {
+            // SAFETY: the source has as many bytes as the target, which is borrowed mutably.
+            unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        })
+        .is_some()
+    }
+
+    /// Return *size* bytes from *at* on, as `read` does; `None`: it is false, or there is no memory.
+    pub fn bytes<'py>(&self, py: Python<'py>, at: i64, size: usize, now: u64) -> Option<Bound<'py, PyBytes>> {
+        // SAFETY: the source has *size* bytes.
+        self.copied(at, size, now, |source| unsafe { bytes_at(py, source, size) })?.ok()
+    }
+
+    /// Return what *copy* makes of the address of *size* bytes from *at* on; `None`: as `read`.
+    fn copied<R>(&self, at: i64, size: usize, now: u64, copy: impl FnOnce(*const u8) -> R) -> Option<R> {
+        let at = usize::try_from(at).ok().filter(|at| *at < self.size)?;
+        if size == 0 || size > self.size - at || !self.is_in_memory(at, size, now) {
+            return None;
         }
         COPYING.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the source lies in the mapping, which lives as long as this object; the target is borrowed mutably. No
-        // Rust reference to the source exists: other processes may write there, but not where a reader is sent. If the
-        // file has lost the page, the handler of SIGBUS puts another in its place.
-        unsafe { ptr::copy_nonoverlapping((self.address + at) as *const u8, target.as_mut_ptr(), target.len()) };
+        // The source lies in the mapping, which lives as long as this object. No Rust reference to it exists: other
+        // processes may write there, but not where a reader is sent. If the file has lost the page, the handler of SIGBUS
+        // puts another in its place.
+        let copy = copy((self.address + at) as *const u8);
         COPYING.fetch_sub(1, Ordering::SeqCst);
-        !GUARDED[self.slot].is_broken.load(Ordering::SeqCst)
+        (!GUARDED[self.slot].is_broken.load(Ordering::SeqCst)).then_some(copy)
     }
 
     /// Tell whether the file has lost pages that were read here. All later reads fail.

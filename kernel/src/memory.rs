@@ -145,23 +145,57 @@ impl SharedWords {
 
 /// Return a copy of *data*; an error if there is no memory for it, where `PyBytes::new` panics.
 pub fn bytes<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-    let size = data.len().cast_signed();
-    // SAFETY: address and size are those of *data*. The call returns a new object of bytes, or null and an error.
+    // SAFETY: address and size are those of *data*.
+    unsafe { bytes_at(py, data.as_ptr(), data.len()) }
+}
+
+/// Return a copy of the *size* bytes at *source*; an error if there is no memory for it. No Python code runs.
+///
+/// # Safety
+///
+/// The bytes can be read. Other processes may write to them meanwhile; the copy then has any of their bytes.
+pub unsafe fn bytes_at(py: Python<'_>, source: *const u8, size: usize) -> PyResult<Bound<'_, PyBytes>> {
+    // SAFETY: as the caller promises. The call returns a new object of bytes, or null and an error.
     unsafe {
-        Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(data.as_ptr().cast(), size))
+        Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(source.cast(), size.cast_signed()))
             .map(|made| made.cast_into_unchecked())
+    }
+}
+
+/// Return the bytes of all *parts*, one behind the other; an error if there is no memory for them.
+pub fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+    let size = parts.iter().map(|part| part.len()).sum::<usize>();
+    // SAFETY: without a source the call returns a new object of bytes, which are still to be written and nobody else has,
+    // or null and an error. The parts are as long as the object together, and none of them lies in it.
+    unsafe {
+        let made = Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), size.cast_signed()))?;
+        let mut target = ffi::PyBytes_AsString(made.as_ptr()).cast::<u8>();
+        for part in parts {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), target, part.len());
+            target = target.add(part.len());
+        }
+        Ok(made.cast_into_unchecked())
     }
 }
 
 /// Return the time of `time.monotonic_ns`.
 pub fn monotonic_ns() -> u64 {
-    let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: the call fills the whole structure; this clock is there in every Linux.
-    let now = unsafe {
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
-        now.assume_init()
-    };
+    let now = time_of(libc::CLOCK_MONOTONIC);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Return the seconds of that time as of the last tick of the system's clock, which takes a fifth of the time.
+pub fn monotonic_seconds() -> u64 {
+    time_of(libc::CLOCK_MONOTONIC_COARSE).tv_sec.cast_unsigned()
+}
+
+fn time_of(clock: libc::clockid_t) -> libc::timespec {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the call fills the whole structure; these clocks are there in every Linux.
+    unsafe {
+        libc::clock_gettime(clock, now.as_mut_ptr());
+        now.assume_init()
+    }
 }
 
 /// Return what *read* makes of the bytes of a buffer. It cannot run Python code, which might change them meanwhile.

@@ -222,7 +222,7 @@ impl<'py> Query<'_, 'py> {
         let py = self.files.descriptors.py();
         let Some((place, body_end)) = self.is_wanted(data, offset) else { return Ok(None) };
         let Ok(data) = bytes(py, data) else { return Ok(None) };
-        Ok(Some(ReadRecord { place, data: data.unbind(), body_end }))
+        Ok(Some(ReadRecord { place, run: data.unbind(), at: 0, body_end }))
     }
 
     /// Return place and end of the body if *data* is the record at *offset*, and has topic and key.

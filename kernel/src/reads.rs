@@ -111,9 +111,26 @@ impl Place {
 /// One record that was read.
 pub struct ReadRecord {
     pub place: Place,
-    pub data: Py<PyBytes>,
-    /// Where its body ends, which begins behind hosts of IPv4.
+    /// The bytes of the record and of those that were read with it.
+    pub run: Py<PyBytes>,
+    /// Where in them it begins.
+    pub at: usize,
+    /// Where in the record its body ends, which begins behind hosts of IPv4.
     pub body_end: usize,
+}
+
+impl ReadRecord {
+    /// Return its bytes as an object, without a copy if they were read alone.
+    pub fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let own = self.bytes(py);
+        let run = self.run.bind(py);
+        if own.len() == run.as_bytes().len() { Ok(run.clone()) } else { bytes(py, own) }
+    }
+
+    /// Return its bytes.
+    pub fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        &self.run.bind(py).as_bytes()[self.at..self.at + self.place.record_size as usize]
+    }
 }
 
 /// Records of a queue, each checked as a whole, with hosts of IPv4.
@@ -125,7 +142,7 @@ pub struct ReadRecords {
 }
 
 thread_local! {
-    /// For the bytes of neighbours, before each record gets its own.
+    /// For what is read and not kept.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -155,7 +172,7 @@ pub fn open_segment<'py>(segment: &Bound<'py, PyAny>) -> PyResult<Option<OpenSeg
     Ok(Some((path, segment.getattr(intern!(py, "begin"))?.extract()?)))
 }
 
-/// Read units and the records of those that are selected; *scratch* is for the bytes of neighbours.
+/// Read units and the records of those that are selected; *scratch* is for the units.
 ///
 /// None, and *segment_at*: as of `read_queue`.
 pub fn read_units<'py>(
@@ -167,7 +184,6 @@ pub fn read_units<'py>(
     wanted: &Wanted<'_>,
     mut segment_at: impl FnMut(i64) -> PyResult<Option<OpenSegment<'py>>>,
 ) -> PyResult<Option<ReadRecords>> {
-    let py = units.path.py();
     let count = units.count;
     let Some(size) = count.checked_mul(UNIT_SIZE).filter(|size| *size <= RUN_SIZE_MAX) else { return Ok(None) };
     if !grow(scratch, size) {
@@ -190,22 +206,16 @@ pub fn read_units<'py>(
         }
         let begin = first.commit_log_offset;
         let Some((log_path, segment_begin)) = segment_at(begin)? else { return Ok(None) };
-        if !grow(scratch, size) {
-            return Ok(None);
-        }
-        let data = &mut scratch[..size];
-        if !files.read_records(&log_path, data, begin - segment_begin)? {
-            return Ok(None);
-        }
-        let mut data = &data[..];
+        let Some(bytes_of_run) = files.records(&log_path, begin - segment_begin, size)? else { return Ok(None) };
+        let data = bytes_of_run.as_bytes();
         let run;
         (run, left) = left.split_at(in_run);
+        let mut at = 0;
         for place in run {
-            let own;
-            (own, data) = data.split_at(place.record_size as usize);
+            let own = &data[at..at + place.record_size as usize];
             let Some(body_end) = place.body_end(own, wanted, begin < bounds.own_from) else { return Ok(None) };
-            let Ok(data) = bytes(py, own) else { return Ok(None) };
-            records.push(ReadRecord { place: *place, data: data.unbind(), body_end });
+            records.push(ReadRecord { place: *place, run: bytes_of_run.clone().unbind(), at, body_end });
+            at += own.len();
         }
     }
     Ok(Some(ReadRecords { records, end }))
@@ -311,7 +321,11 @@ impl ReadRecords {
 
     /// The bytes of each record.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, self.records.iter().map(|record| &record.data))
+        let data = PyList::empty(py);
+        for record in &self.records {
+            data.append(record.data(py)?)?;
+        }
+        Ok(data)
     }
 
     /// The queue offset behind the last unit that was looked at.

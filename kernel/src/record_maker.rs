@@ -4,12 +4,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::reads::{HEAD_SIZE, ReadRecord};
-use crate::room::bytes;
+use crate::room::{bytes, joined};
 use crate::slots::{PlainClass, Slot};
 
 /// Of a record, the byte of the flags that has `COMPRESSED`: a client has compressed the body.
 const FLAG_BYTE_AT: usize = 39;
 const COMPRESSED: u8 = 1;
+/// The field before the body.
+const BODY_SIZE: usize = 4;
 
 /// What makes objects of records.
 #[pyclass(frozen, module = "reput_kernel")]
@@ -50,15 +52,18 @@ impl RecordMaker {
     pub fn record_of<'py>(&self, py: Python<'py>, found: &ReadRecord) -> PyResult<Bound<'py, PyAny>> {
         let made = self.class.new_object(py)?;
         let place = &found.place;
-        let data = found.data.bind(py);
         self.queue_offset.set(&made, place.queue_offset.into_pyobject(py)?.into_any())?;
         self.commit_log_offset.set(&made, place.commit_log_offset.into_pyobject(py)?.into_any())?;
         self.record_size.set(&made, place.record_size.into_pyobject(py)?.into_any())?;
-        self.data.set(&made, data.clone().into_any())?;
         self.decoder.set(&made, self.decode.bind(py).clone())?;
-        let data = data.as_bytes();
+        let data = found.bytes(py);
         if found.body_end <= self.early_body_end_max && data[FLAG_BYTE_AT] & COMPRESSED == 0 {
+            // The body has its own bytes, so the other fields are decoded from a record whose body is empty.
+            let (head, behind) = (&data[..HEAD_SIZE - BODY_SIZE], &data[found.body_end..]);
+            self.data.set(&made, joined(py, &[head, &[0; BODY_SIZE], behind])?.into_any())?;
             self.body.set(&made, bytes(py, &data[HEAD_SIZE..found.body_end])?.into_any())?;
+        } else {
+            self.data.set(&made, found.data(py)?.into_any())?;
         }
         Ok(made)
     }

@@ -6,7 +6,7 @@ use std::collections::TryReserveError;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-pub use crate::memory::bytes;
+pub use crate::memory::{bytes, joined};
 
 /// Return an empty vector with room for *count* elements.
 pub fn vec_of<T>(count: usize) -> Result<Vec<T>, TryReserveError> {

@@ -5,11 +5,11 @@ use std::os::fd::RawFd;
 use std::sync::Mutex;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::cached_file::{read_cached, read_some_cached};
 use crate::mapping::{MAPPINGS_MAX, Mapping};
-use crate::memory::monotonic_ns;
+use crate::memory::monotonic_seconds;
 use crate::stored::field;
 
 /// Mostly a whole record.
@@ -95,6 +95,23 @@ impl<'py> StoreFiles<'_, 'py> {
         Ok(read_cached(descriptor, target, at))
     }
 
+    /// Return *size* bytes of records as `read_records` does; `None`: it is false, or there is no memory.
+    pub fn records(&self, path: &Bound<'py, PyString>, at: i64, size: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = path.py();
+        if let Some(found) = self.mapped(path, |mapping, now| mapping.bytes(py, at, size, now))?
+            && found.as_bytes().last() != Some(&0)
+        {
+            return Ok(Some(found));
+        }
+        let Some(descriptor) = self.descriptor(path)? else { return Ok(None) };
+        let mut is_read = false;
+        let found = PyBytes::new_with(py, size, |target| {
+            is_read = read_cached(descriptor, target, at);
+            Ok(())
+        });
+        Ok(found.ok().filter(|_| is_read))
+    }
+
     /// Read the record that begins at *at*, of *size_max* bytes at most, into *scratch*, and return its size; `None`: it
     /// is larger, or has no size, or is not all in memory.
     pub fn read_record(
@@ -127,33 +144,42 @@ impl<'py> StoreFiles<'_, 'py> {
 
     /// Like `read`, but only through a mapping.
     fn read_mapped(&self, path: &Bound<'py, PyString>, target: &mut [u8], at: i64) -> PyResult<bool> {
-        let Some(mapped) = self.mapped else { return Ok(false) };
+        Ok(self.mapped(path, |mapping, now| mapping.read(target, at, now).then_some(()))?.is_some())
+    }
+
+    /// Return what *read* makes of the mapping of a file in this second; `None`: it makes nothing, or there is no mapping
+    /// yet. It cannot run Python code.
+    fn mapped<R>(
+        &self,
+        path: &Bound<'py, PyString>,
+        read: impl FnOnce(&Mapping, u64) -> Option<R>,
+    ) -> PyResult<Option<R>> {
+        let Some(mapped) = self.mapped else { return Ok(None) };
         let key = path.as_ptr() as usize;
         let reads = {
-            let Ok(mut files) = mapped.files.lock() else { return Ok(false) };
+            let Ok(mut files) = mapped.files.lock() else { return Ok(None) };
             if files.len() >= COUNTED_MAX && !files.contains_key(&key) {
-                files.clear();
+                // Files that are read often stay mapped.
+                files.retain(|_, file| file.mapping.is_some());
             }
             let file =
                 files.entry(key).or_insert_with(|| Counted { path: path.clone().unbind(), reads: 0, mapping: None });
             if let Some(mapping) = &file.mapping {
-                if mapping.read(target, at, monotonic_ns() / 1_000_000_000) {
-                    return Ok(true);
-                }
+                let found = read(mapping, monotonic_seconds());
                 if mapping.is_broken() {
                     (file.mapping, file.reads) = (None, 0);
                 }
-                return Ok(false);
+                return Ok(found);
             }
             file.reads += 1;
             file.reads
         };
         if reads <= mapped.map_after {
-            return Ok(false);
+            return Ok(None);
         }
-        let Some(descriptor) = self.descriptor(path)? else { return Ok(false) };
+        let Some(descriptor) = self.descriptor(path)? else { return Ok(None) };
         let mapping = Mapping::of(descriptor);
-        let Ok(mut files) = mapped.files.lock() else { return Ok(false) };
+        let Ok(mut files) = mapped.files.lock() else { return Ok(None) };
         if mapping.is_none() && files.values().filter(|file| file.mapping.is_some()).count() >= MAPPINGS_MAX / 2 {
             // Others may be read more often now.
             files.clear();
@@ -161,7 +187,7 @@ impl<'py> StoreFiles<'_, 'py> {
         if let Some(file) = files.get_mut(&key) {
             (file.mapping, file.reads) = (mapping, 0);
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Tell whether the file has the size that it was mapped with. If it was not mapped, its reads tell it.

@@ -28,9 +28,10 @@ from reput.store.reader.results import KernelRecords
 from reput.store.record.message import Message
 from small_store import small_settings
 
+UNITS_PER_FILE = 32
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": 16384,
-    "mapped_file_size_consume_queue": 20 * 32,
+    "mapped_file_size_consume_queue": 20 * UNITS_PER_FILE,
     "max_hash_slot_num": 16,
     "max_index_num": 150,
     "dispatchers": ["consume_queue", "index"],
@@ -326,6 +327,21 @@ def test_files_that_are_read_often_are_mapped(required_kernel: Kernel, written: 
     for reader in twins.readers:
         reader.close()
     assert not mapped_files(directory)
+
+
+def test_reads_that_alternate_between_files_of_a_queue_map_all_of_them(
+    required_kernel: Kernel, written: tuple[Path, int]
+) -> None:
+    """Gets at random in a long queue make no system calls once its files were read often, and keep the log mapped."""
+    directory, end = written
+    require_cached_reads(directory)
+    twins = Twins(directory, end, FOREVER, map_after=2)
+    for _ in range(5):
+        for queue_offset in (0, UNITS_PER_FILE):
+            step = ("get", ("orders", 0), queue_offset, 1)
+            assert outcome_of(twins.readers[1], step) == outcome_of(twins.readers[0], step)
+    mapped = {path.name for path in mapped_files(directory) if path.parent.name == "0"}
+    assert mapped == {f"{number * UNITS_PER_FILE * 20:020}" for number in range(2)}
 
 
 def mapped_files(directory: Path) -> set[Path]:
