@@ -318,6 +318,14 @@ class Kernel(Protocol):
     def queue_units(self, parts: Sequence[Any]) -> tuple[list[Any], int] | None:
         """Return (name, fields of `QueueUnits`) of each queue, and how many records stand in batch queues."""
 
+    def join_frames(
+        self, frames: list[bytes], bound: int, rows_max: int
+    ) -> list[tuple[int, int, int, int, int, int, tuple[list[tuple[str, int]], bytes, bytes]]] | None:
+        """Return the fields of *frames* decoded, and those of their columns; None: they take the Python path.
+
+        Adjacent batches that end at or below the commit-log offset *bound* become one, until it has *rows_max* rows.
+        """
+
     def read_queue(
         self,
         descriptors: dict[str, int],

@@ -15,6 +15,7 @@ mod held_records;
 mod index;
 mod interpreter;
 mod item;
+mod joined_frames;
 mod json_columns;
 mod json_times;
 mod known;
@@ -70,6 +71,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(index::index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(index::put_index_keys, module)?)?;
     module.add_function(wrap_pyfunction!(units::queue_units, module)?)?;
+    module.add_function(wrap_pyfunction!(joined_frames::join_frames, module)?)?;
     module.add_class::<reads::ReadRecords>()?;
     module.add_class::<record_maker::RecordMaker>()?;
     module.add_class::<fetched::FetchedRecords>()?;

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 import msgspec
 
+from reput.kernel import kernel
 from reput.process.frames.frame import BATCH, DELETE_TOPIC, Frame, cut_columns
 from reput.process.frames.joined_frames import decode_frames
 from reput_hooks import Cursor, DispatchBatch, DispatchColumns
@@ -53,17 +53,18 @@ class PendingFrames:
         self.frames: deque[Frame] = deque()
         self.size = 0
         self.hole = False
+        self.kernel = kernel()
 
     @property
     def has_room(self) -> bool:
         """Whether to read more frames."""
         return self.size < PENDING_SIZE_MAX
 
-    def add(self, frames: Sequence[bytes], bound: int) -> None:
+    def add(self, frames: list[bytes], bound: int) -> None:
         """Keep *frames*; those that end at or below the commit-log offset *bound* may be joined."""
         self.size += sum(map(len, frames))
         # A dispatcher that needs properties checks each frame for them, so frames must not be joined.
-        self.frames.extend(decode_frames(frames, 0 if self.needs_properties else bound))
+        self.frames.extend(decode_frames(frames, 0 if self.needs_properties else bound, self.kernel))
 
     def clear(self) -> None:
         """Forget all frames."""

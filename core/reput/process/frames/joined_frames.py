@@ -9,10 +9,9 @@ frame are freed here, while they are in the processor's cache, so that readers o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
+from reput.kernel import Kernel
 from reput.process.frames.frame import BATCH, Frame, decode_frame
 from reput.store.writer.publisher import renumber_rows
 from reput_hooks import DispatchColumns
@@ -71,11 +70,18 @@ class Numbering:
         return numbers
 
 
-def decode_frames(frames: Sequence[bytes], bound: int) -> list[Frame]:
-    """Return *frames* decoded; those that end at or below the commit-log offset *bound* are joined."""
+def decode_frames(frames: list[bytes], bound: int, used: Kernel | None) -> list[Frame]:
+    """Return *frames* decoded; those that end at or below the commit-log offset *bound* are joined.
+
+    Args:
+        used: the kernel, which joins frames without an object for each.
+    """
     if len(frames) == 1:
         # There is nothing to join, and a reader may wait for this frame.
         return [decode_frame(frames[0])]
+    joined = used.join_frames(frames, bound, JOINED_ROWS_MAX) if used is not None else None
+    if joined is not None:
+        return [Frame(*fields, DispatchColumns(*columns)) for *fields, columns in joined]
     decoded: list[Frame] = []
     first = last = NOTHING
     numbering, numbers = Numbering(), None
