@@ -108,6 +108,9 @@ class KernelHeldRecords(Protocol):
     def __len__(self) -> int:
         """Return how many records are held."""
 
+    def may_follow(self, store_timestamp: int) -> bool:
+        """Tell whether a record that is stored at this time follows soon enough to be held."""
+
     def add(self, records: Any) -> int:
         """Hold an `AppendedRecords` of one row, and return how many are held."""
 

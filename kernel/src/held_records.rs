@@ -39,6 +39,7 @@ pub struct Held<'a> {
 struct Piece {
     begin: i64,
     end: i64,
+    store_timestamp: i64,
     ordinal: i64,
     /// Lists of one queue each.
     queues: Vec<Py<PyList>>,
@@ -61,6 +62,8 @@ struct State {
     count: usize,
     end: i64,
     store_timestamp: i64,
+    /// Store time of the first record.
+    since: i64,
     is_open: bool,
     is_watched: bool,
     /// `None`: released.
@@ -74,6 +77,8 @@ pub struct HeldRecords {
     segment_size: i64,
     count_max: usize,
     look_every: usize,
+    hold_on_min: usize,
+    hold_on_ms: i64,
     /// Never locked while Python code may run.
     state: Mutex<State>,
 }
@@ -83,10 +88,15 @@ impl HeldRecords {
         self.state.lock().map_err(|_| PyRuntimeError::new_err("the held records are broken"))
     }
 
+    fn follows_soon(&self, state: &State, store_timestamp: i64) -> bool {
+        state.store_timestamp == store_timestamp
+            || state.count >= self.hold_on_min && store_timestamp - state.since < self.hold_on_ms
+    }
+
     /// Make room for *held*, so that `hold` cannot fail; false: its publisher is to be called. Under the put lock.
     pub fn make_room(&self, held: &Held<'_>) -> PyResult<bool> {
         let mut state = self.state()?;
-        let is_next = state.end == held.begin && state.store_timestamp == held.store_timestamp;
+        let is_next = state.end == held.begin && self.follows_soon(&state, held.store_timestamp);
         if !is_next || !state.is_open || !state.is_watched || state.wanted.is_none() {
             return Ok(false);
         }
@@ -119,7 +129,8 @@ impl HeldRecords {
 
 #[pymethods]
 impl HeldRecords {
-    /// Hold at most *count_max* records, and look for parked readers every *look_every*.
+    /// Hold at most *count_max* records, and look for parked readers every *look_every*. From *hold_on_min* records on,
+    /// those of the next milliseconds are held as well, until the first one is *hold_on_ms* old.
     ///
     /// *records_type* is `AppendedRecords`. The others are the words of the ring: *header*, of which *held_at* says that
     /// records are held, and *parked* of all readers, beside those that were *seen*.
@@ -130,6 +141,8 @@ impl HeldRecords {
         segment_size: i64,
         count_max: usize,
         look_every: usize,
+        hold_on_min: usize,
+        hold_on_ms: i64,
         header: &Bound<'_, PyAny>,
         held_at: usize,
         parked: &Bound<'_, PyAny>,
@@ -153,11 +166,13 @@ impl HeldRecords {
             count: 0,
             end: -1,
             store_timestamp: -1,
+            since: -1,
             is_open: true,
             is_watched: false,
             wanted: Some(wanted),
         };
-        Ok(HeldRecords { records_type, segment_size, count_max, look_every, state: Mutex::new(state) })
+        let state = Mutex::new(state);
+        Ok(HeldRecords { records_type, segment_size, count_max, look_every, hold_on_min, hold_on_ms, state })
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -212,6 +227,11 @@ impl HeldRecords {
         Ok(())
     }
 
+    /// Tell whether a record that is stored at this time follows soon enough to be held.
+    fn may_follow(&self, store_timestamp: i64) -> PyResult<bool> {
+        Ok(self.follows_soon(&*self.state()?, store_timestamp))
+    }
+
     /// Hold the record of *records*, an `AppendedRecords` with one row, and return how many are held.
     fn add(&self, records: &Bound<'_, PyAny>) -> PyResult<usize> {
         let py = records.py();
@@ -238,11 +258,8 @@ impl HeldRecords {
     /// Return what is held as `AppendedRecords`, one for each segment. Under the put lock.
     fn pieces<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         // Taken out meanwhile: making an object may run Python code, of a garbage collection.
-        let (pieces, store_timestamp) = {
-            let mut state = self.state()?;
-            (std::mem::take(&mut state.pieces), state.store_timestamp)
-        };
-        let told = pieces.iter().map(|piece| piece.told(self.records_type.bind(py), store_timestamp)).collect();
+        let pieces = std::mem::take(&mut self.state()?.pieces);
+        let told = pieces.iter().map(|piece| piece.told(self.records_type.bind(py))).collect();
         self.state()?.pieces = pieces;
         told
     }
@@ -300,7 +317,12 @@ impl State {
         piece.rows[row_at..][QUEUE_INDEX].copy_from_slice(&index.to_le_bytes());
         piece.texts.extend_from_slice(held.texts);
         piece.end = held.end;
+        piece.store_timestamp = held.store_timestamp;
         piece.ordinal = held.ordinal;
+        if self.count == 0 {
+            self.since = held.store_timestamp;
+        }
+        self.store_timestamp = held.store_timestamp;
         self.count += 1;
     }
 }
@@ -324,7 +346,7 @@ impl Piece {
     }
 
     /// Return the piece as an `AppendedRecords`.
-    fn told<'py>(&self, records_type: &Bound<'py, PyAny>, store_timestamp: i64) -> PyResult<Bound<'py, PyAny>> {
+    fn told<'py>(&self, records_type: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = records_type.py();
         let queues = match &self.queues[..] {
             // All puts to a queue share one list.
@@ -335,6 +357,6 @@ impl Piece {
             }
         };
         let (rows, texts) = (bytes(py, &self.rows)?, bytes(py, &self.texts)?);
-        records_type.call1((self.begin, self.end, store_timestamp, self.ordinal, queues, rows, texts))
+        records_type.call1((self.begin, self.end, self.store_timestamp, self.ordinal, queues, rows, texts))
     }
 }

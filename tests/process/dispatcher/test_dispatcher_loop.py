@@ -9,6 +9,7 @@ import pytest
 
 from faults.scripted_store import ScriptedStore
 from reput.errors import DispatcherError
+from reput.process.dispatcher import gathering
 from reput.process.dispatcher.pending_frames import lacks_properties
 from reput.process.dispatcher.states import Phase, StopMode
 from reput.process.frames.log_feed import LogFeed
@@ -177,6 +178,22 @@ def test_frames_gather_where_they_come_in_numbers_or_nobody_looks(store, monkeyp
     assert member.loop.gathering.ms == gather_ms
     assert member.loop.gathering.is_awaited is (gather_ms == 0)
     assert member.loop.is_current()
+
+
+def test_records_that_come_fast_gather_although_somebody_looks(store, monkeypatch):
+    """The writer would have to wake the dispatcher for each of them. After a pause each one counts again."""
+    member = store.member("consume_queue")
+    store.work(member, 8)
+    while not member.loop.following:
+        store.work(member, 1)
+    monkeypatch.setattr(type(member.cell), "is_asked_for", lambda cell: True)
+    rests = []
+    for quick_ns in [0, *[1 << 62] * gathering.QUICK_COUNT_MAX, 0]:
+        monkeypatch.setattr(gathering, "QUICK_NS", quick_ns)
+        store.put()
+        assert member.loop.do_work() == 1
+        rests.append(member.loop.gathering.ms)
+    assert rests == [0] * gathering.QUICK_COUNT_MAX + [gathering.GATHER_MS, 0]
 
 
 def test_a_view_that_is_built_again_says_why_until_it_has_caught_up(store):

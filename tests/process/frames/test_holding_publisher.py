@@ -15,7 +15,7 @@ import pytest
 from process.frames.test_frame import columns_of
 from reput.process.frames import holding_publisher
 from reput.process.frames.frame import decode_frame
-from reput.process.frames.held_records import held_records
+from reput.process.frames.held_records import HOLD_ON_MIN, HOLD_ON_MS, held_records
 from reput.process.frames.holding_publisher import HELD_MAX, LOOK_EVERY, HoldingPublisher
 from reput.process.frames.release_service import ReleaseService
 from reput.ring import RingMemory, RingReader, RingWriter, ring_writer
@@ -96,6 +96,26 @@ def test_what_is_put_in_a_row_becomes_one_frame(log):
         (300, 400, 3, [("topic", 0)], b"004"),
     ]
     assert log.memory.header.appended == 400
+
+
+def test_many_in_a_millisecond_are_held_beyond_it(log):
+    """A put in hundreds publishes, until the first one that is held is as old as a dispatcher may wait for it."""
+    log.put(1 + HOLD_ON_MIN)
+    for later in range(1, HOLD_ON_MS):
+        log.put(store_timestamp=NOW + later)
+    assert [frame[:2] for frame in log.read()] == [(0, 100)]
+    log.put(store_timestamp=NOW + HOLD_ON_MS)
+    end = 100 * (HOLD_ON_MIN + HOLD_ON_MS)
+    assert [frame[:2] for frame in log.read()] == [(100, end), (end, end + 100)]
+
+
+def test_a_frame_of_several_milliseconds_has_the_time_of_its_last_record(log):
+    """It becomes the time of the view's cursor."""
+    log.put(1 + HOLD_ON_MIN)
+    log.put(store_timestamp=NOW + 1)
+    with log.put_lock:
+        log.publisher.release()
+    assert [decode_frame(data).end_store_timestamp for data in log.reader.read()] == [NOW, NOW + 1]
 
 
 def test_no_more_than_so_many_are_held(log):

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldRecords", "held_records"]
 
+# From so many held records on, those of the next milliseconds are held as well, until the first one is so many of them
+# old. A dispatcher rests longer than that, so it finds them when it goes on, and need not ask.
+HOLD_ON_MIN = 16
+HOLD_ON_MS = 3
+
 
 class HeldRecords:
     """Records of consecutive single puts, in the order of the log.
@@ -28,21 +33,32 @@ class HeldRecords:
         is_watched: the `ReleaseService` checks by itself for held records.
     """
 
-    __slots__ = ("_records", "_segment_size", "end", "is_open", "is_watched", "store_timestamp")
+    __slots__ = ("_records", "_segment_size", "_since", "end", "is_open", "is_watched", "store_timestamp")
 
     def __init__(self, segment_size: int) -> None:
         self._segment_size = segment_size
         self._records: list[AppendedRecords] = []
         self.end = self.store_timestamp = -1
+        # Store time of the first record.
+        self._since = -1
         self.is_open = True
         self.is_watched = False
 
     def __len__(self) -> int:
         return len(self._records)
 
+    def may_follow(self, store_timestamp: int) -> bool:
+        """Tell whether a record that is stored at this time follows soon enough to be held."""
+        return store_timestamp == self.store_timestamp or (
+            len(self._records) >= HOLD_ON_MIN and store_timestamp - self._since < HOLD_ON_MS
+        )
+
     def add(self, records: AppendedRecords) -> int:
         """Hold *records*, which have one row, and return how many are held."""
         held = self._records
+        if not held:
+            self._since = records.store_timestamp
+        self.store_timestamp = records.store_timestamp
         held.append(records)
         return len(held)
 
@@ -73,4 +89,4 @@ def held_records(
     found = kernel()
     if found is None:
         return HeldRecords(segment_size)
-    return ring.kernel_held(found, AppendedRecords, segment_size, count_max, look_every)
+    return ring.kernel_held(found, AppendedRecords, segment_size, count_max, look_every, HOLD_ON_MIN, HOLD_ON_MS)

@@ -1,8 +1,9 @@
 """HoldingPublisher: collects consecutive single puts into one frame while no dispatcher sleeps.
 
 One frame per record costs the writer a sixth of a put, and each dispatcher as much as the record itself. So a record
-put in the same millisecond as the previous one is held. Held records are published when there are `HELD_MAX` of them,
-with the first record of another millisecond, or as soon as a dispatcher has nothing to do:
+put in the same millisecond as the previous one is held, and if many are, those of the next milliseconds are, too. Held
+records are published when there are `HELD_MAX` of them, with the first record that is not held, or as soon as a
+dispatcher has nothing to do:
 
     put ──▶ held ── a dispatcher has parked ───────▶ one frame
               ▲                                       ▲
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HoldingPublisher"]
 
-# More than a busy writer puts in a millisecond, at whose end held records are published anyway. The put that publishes
-# takes ten times as long as the others; with 32 these were 3 % of all puts.
-HELD_MAX = 256
+# The put that publishes takes ten times as long as the others; with 32 these were 3 % of all puts.
+HELD_MAX = 512
 # Puts between checks of the readers' flags; a check takes as long as holding a record.
 LOOK_EVERY = 4
 assert HELD_MAX % LOOK_EVERY == 0
@@ -59,15 +59,15 @@ class HoldingPublisher(FramePublisher):
         self.held: HeldRecords | KernelHeldRecords = held_records(writer, segment_size, HELD_MAX, LOOK_EVERY)
 
     def publish(self, records: AppendedRecords) -> None:
-        """Hold a single record that begins where the last one ended, in the same millisecond; publish all others.
+        """Hold a single record that begins where the last one ended and follows soon; publish all others.
 
         The kernel does the same for its puts, from the second one that is held.
         """
         held = self.held
         end, store_timestamp = records.end, records.store_timestamp
         if (
-            store_timestamp == held.store_timestamp
-            and records.begin == held.end
+            records.begin == held.end
+            and held.may_follow(store_timestamp)
             and len(records.rows) == ROW_SIZE
             and held.is_open
         ):
