@@ -373,6 +373,15 @@ class Kernel(Protocol):
         *positions* are where they begin, 8 bytes each, little-endian.
         """
 
+    def property_values(
+        self, data: bytes | bytearray | memoryview, places: bytes, sizes: bytes, name: bytes
+    ) -> tuple[bytes | None, bytes, bytes, int] | None:
+        """Return the values of the property *name* of records in *data*, as an Arrow array of strings.
+
+        These are its validity, offsets and data, and how many are null. *places* and *sizes* of the records' properties
+        have 8 bytes each, little-endian. None: they take the Python path.
+        """
+
     def json_columns(
         self, fields: Sequence[JsonField], data: Any, offsets: Any, texts: Any
     ) -> tuple[tuple[Any, ...], int] | None:

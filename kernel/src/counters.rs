@@ -40,9 +40,11 @@ pub enum Way {
     Acknowledge,
     /// A body of JSON made columns.
     Json,
+    /// A record whose property became part of a column.
+    Property,
 }
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "put",
     "put_batch",
     "put_each",
@@ -59,6 +61,7 @@ const NAMES: [&str; 16] = [
     "receive",
     "acknowledge",
     "json",
+    "property",
 ];
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 

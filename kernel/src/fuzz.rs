@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use crate::json_columns::{Field, read_bodies};
 use crate::log_rows::RowProperties;
+use crate::property_values::value_of;
 use crate::query::offsets_in;
 use crate::reads::{Place, Wanted};
 use crate::record_places::Places;
@@ -59,6 +60,7 @@ fn read_all(data: &[u8]) -> bool {
     }
     sent::added_properties(data);
     RowProperties::find(data);
+    value_of(data, b"TAGS\x01");
     assert!(Places::find(data, 0).unwrap().end <= data.len());
     let Some(stored) = Stored::read(data) else { return false };
     stored.has_its_crc();

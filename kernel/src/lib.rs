@@ -23,6 +23,7 @@ mod log_rows;
 mod mapping;
 mod memory;
 mod message;
+mod property_values;
 mod put_lock;
 mod puts;
 mod query;
@@ -86,6 +87,7 @@ fn reput_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_rows::log_rows, module)?)?;
     module.add_function(wrap_pyfunction!(record_places::locate_records, module)?)?;
     module.add_function(wrap_pyfunction!(record_places::first_bad_record, module)?)?;
+    module.add_function(wrap_pyfunction!(property_values::property_values, module)?)?;
     module.add_function(wrap_pyfunction!(json_columns::json_columns, module)?)?;
     module.add_function(wrap_pyfunction!(counters::counts, module)?)?;
     module.add_function(wrap_pyfunction!(ids::message_ids, module)?)

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,45 @@ def test_any_records_are_located_alike(
     found = [located(data, mode) for mode in ("off", "require")]
     assert found[0] == found[1]
     assert required_kernel.counts()["locate"] - before == len(found[1][0][0][1])
+
+
+def rows_of(data: bytes, mode: str) -> list[Any]:
+    """Return the columns that are made of properties, in two orders, and each record's alone."""
+    pytest.importorskip("pyarrow")
+    from reput.table.batch_decoder import BatchDecoder
+    from reput.table.record_parts import RecordParts
+    from reput.table.row_format import RowFormat
+
+    columns, _ = locate_records(memoryview(data), 0, len(data))
+    decoder = BatchDecoder(RowFormat(columns=("tags", "keys", "msgId")))
+    numbers = np.arange(len(columns))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, mode)
+        orders = [numbers, numbers[::-2], *np.split(numbers, len(numbers))]
+        return [batch.to_pydict() for order in orders for batch in decoder.decode(RecordParts(columns), order)]
+
+
+@pytest.mark.slow
+@pytest.mark.newest_python
+@settings(max_examples=100)
+@given(st.lists(st.tuples(RECORD, st.booleans()), min_size=1, max_size=20))
+def test_any_properties_become_the_same_columns(required_kernel: Kernel, records: list[Any]) -> None:
+    """With repeated names, empty values, and bytes that are no text."""
+    data = log_of(records, [])
+    assert rows_of(data, "off") == rows_of(data, "require")
+
+
+def test_columns_of_properties_are_made_in_the_kernel(required_kernel: Kernel) -> None:
+    """Where each value is text, also beside properties that are none."""
+    fields = {"topic": b"orders", "queue_id": 0, "queue_offset": 7, "store_timestamp": 5, "sys_flag": 0}
+    hosts = {"born_host": HOSTS[0], "store_host": HOSTS[0], "body": b"body"}
+    texts = [b"TAGS\x01gr\xc3\xbcn\x02KEYS\x01\xff", b"", b"TAGS\x01a\x02TAGS\x01b\x02"]
+    data = log_of([({**fields, **hosts, "properties": text}, False) for text in texts], [])
+    before = required_kernel.counts()["property"]
+    found, backwards, *_ = rows_of(data, "require")
+    assert (found["tags"], backwards["tags"]) == (["grün", None, "b"], ["b", "grün"])
+    assert found["keys"] == ["\N{REPLACEMENT CHARACTER}", None, None]
+    assert required_kernel.counts()["property"] > before
 
 
 def test_every_damaged_byte_of_a_record_is_judged_alike(required_kernel: Kernel) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput.kernel import kernel
 from reput.store.record.body_compression import COMPRESSED_FLAG, unpack_body
 from reput.store.record.layout import (
     BORN_HOST_AT,
@@ -158,6 +159,24 @@ class Fields:
         made: PropertyPieces = self.once("properties", lambda: PropertyPieces(self.text(PROPERTIES)))
         return made
 
+    def property(self, name: str) -> pa.StringArray:
+        """Return each record's value of the property *name*, null if it has none.
+
+        The kernel looks at the bytes in the window; without it, all properties are copied and split.
+        """
+        compiled = kernel()
+        if compiled is not None:
+            at, size = (
+                array[self.rows].astype("<i8", copy=False).tobytes()
+                for array in (self.columns.properties_at, self.columns.properties_size)
+            )
+            found = compiled.property_values(self.columns.data, at, size, name.encode())
+            if found is not None:
+                *buffers, null_count = found
+                buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+                return pa.StringArray.from_buffers(len(self.rows), buffers[1], buffers[2], buffers[0], null_count)
+        return self.properties().value_of(name)
+
     def body(self) -> pa.BinaryArray:
         """Return the bodies."""
         return self.binary(BODY) if self.bodies is None else pa.array(self.bodies, pa.binary())
@@ -226,7 +245,7 @@ class Fields:
 
     def message_id(self) -> pa.StringArray:
         """Return the ids that clients assigned, else the store's own."""
-        unique = self.properties().value_of("UNIQ_KEY")
+        unique = self.property("UNIQ_KEY")
         return unique if not unique.null_count else pc.coalesce(unique, self.offset_message_id())
 
     def born_timestamp(self) -> pa.Array:
@@ -285,8 +304,8 @@ ROCKETMQ_COLUMNS: dict[str, Maker] = {
     "storeSize": lambda fields: fields.number("record_size", np.int32),
     "msgId": Fields.message_id,
     "offsetMsgId": Fields.offset_message_id,
-    "tags": lambda fields: fields.properties().value_of("TAGS"),
-    "keys": lambda fields: fields.properties().value_of("KEYS"),
+    "tags": lambda fields: fields.property("TAGS"),
+    "keys": lambda fields: fields.property("KEYS"),
     "body": Fields.body,
     "properties": Fields.properties_as_asked,
     "flag": lambda fields: fields.number("flag", np.int32),
@@ -301,7 +320,7 @@ ROCKETMQ_COLUMNS: dict[str, Maker] = {
     "brokerName": lambda fields: fields.constant(fields.row_format.broker_name, pa.string()),
 }
 KAFKA_COLUMNS: dict[str, Maker] = {
-    "key": lambda fields: fields.properties().value_of("KEYS").cast(pa.binary()),
+    "key": lambda fields: fields.property("KEYS").cast(pa.binary()),
     "value": Fields.body,
     "topic": lambda fields: fields.text(TOPIC),
     "partition": lambda fields: fields.number("queue_id", np.int32),
