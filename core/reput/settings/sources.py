@@ -25,7 +25,6 @@ A ``.properties`` file and ``--set`` use dots instead: ``dispatchers=consume_que
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -84,6 +83,8 @@ def read_config(path: Path) -> list[Assignment]:
 
 def parse_toml(data: bytes, path: Path) -> dict[str, object]:
     """Parse TOML; raise ConfigError with the path if it is malformed."""
+    import tomllib
+
     try:
         return tomllib.loads(data.decode())
     except ValueError as error:  # wrong syntax or encoding

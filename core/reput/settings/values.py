@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import tomllib
+from functools import cache
 from typing import Any
 
 from msgspec import inspect
@@ -14,11 +14,16 @@ from reput.settings.sources import Assignment
 
 __all__ = ["field_value", "option_value", "spark_value", "value_text"]
 
-SETTINGS_TYPE = inspect.type_info(Settings)
-assert isinstance(SETTINGS_TYPE, inspect.StructType)
-FIELD_TYPES = {field.name: field.type for field in SETTINGS_TYPE.fields}
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 BOOLEANS = {"true": True, "false": False}
+
+
+@cache
+def field_types() -> dict[str, inspect.Type]:
+    """Return the type of each field of `Settings`: looked up by the first setting that is given, not at each start."""
+    found = inspect.type_info(Settings)
+    assert isinstance(found, inspect.StructType)
+    return {field.name: field.type for field in found.fields}
 
 
 def field_value(field: str, assignment: Assignment) -> Any:
@@ -27,7 +32,7 @@ def field_value(field: str, assignment: Assignment) -> Any:
     Raises:
         ConfigError: wrong type or out of bounds; the error spells the name as the user did.
     """
-    wanted = FIELD_TYPES[field]
+    wanted = field_types()[field]
     value = assignment.value
     if assignment.textual:
         value = parse_text(str(value), wanted)
@@ -84,6 +89,9 @@ def option_value(assignment: Assignment) -> object:
     value = assignment.value
     if not assignment.textual or not str(value).lstrip().startswith(("[", "{")):
         return value
+    # Few options are arrays or tables; every command loads this module.
+    import tomllib
+
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:
