@@ -30,7 +30,9 @@ def rows_in(lake: Path) -> pa.Table:
         with iceberg_table(lake) as iceberg:
             table = iceberg.scan().to_arrow()
     else:
-        table = DeltaTable(lake).to_pyarrow_table()
+        delta = DeltaTable(lake)
+        has_vectors = "deletionVectors" in (delta.protocol().reader_features or ())
+        table = pa.table(delta.scan()) if has_vectors else delta.to_pyarrow_table()
     return table
 
 

@@ -178,9 +178,16 @@ def test_an_exporter_of_typed_tables_that_is_killed_at_any_time_loses_and_repeat
     assert [report.tables[topic].watermarks.rows for topic in ("orders", "others")] == [300, 300]
 
 
-@pytest.mark.parametrize(("lake_format", "kills"), KILLS)
+LONG_KEYED = [pytest.param(name, 20, False, marks=pytest.mark.long) for name in ("delta", "iceberg")]
+VECTORS = [("delta", 2, True), pytest.param("delta", 20, True, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize(
+    ("lake_format", "kills", "vectors"),
+    [("delta", 3, False), ("iceberg", 1, False), *LONG_KEYED, *VECTORS],
+)
 def test_an_exporter_of_a_keyed_table_that_is_killed_at_any_time_has_the_newest_row_of_each_key(
-    tmp_path: Path, lake_format: str, kills: int
+    tmp_path: Path, lake_format: str, kills: int, vectors: bool
 ):
     """As a dictionary that took each message in the order of the log; every ninth message removes its key."""
     log, chance = WrittenLog(tmp_path / "store", segment_size=1 << 16), random.Random(7)
@@ -189,7 +196,8 @@ def test_an_exporter_of_a_keyed_table_that_is_killed_at_any_time_has_the_newest_
         body = b"" if number % 9 == 0 else json.dumps(found).encode()
         log.append(body, properties=b"KEYS\x01%d\x02" % found["id"], store_timestamp=START_MS + number)
     log.save()
-    keyed = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
+    keyed: dict[str, Any] = {"topic": "orders", "format": "json", "schema": "infer", "mode": "upsert", "key": ["id"]}
+    keyed["deletion_vectors"] = vectors
     lake = tmp_path / "lake"
     for _ in follow_and_kill(log, lake, lake_format, kills, {"tables": {"orders": keyed}}):
         pass

@@ -76,7 +76,8 @@ def row_marks(
     """Return a mark for each segment's last row that begins in [begin, until), ascending; *store*: None for any."""
     last: dict[int, LogMark] = {}
     wanted = {name: columns.field(name) for name in ROW_COLUMNS}
-    scanner = table.dataset().scanner(columns=wanted, filter=in_range(columns, store, begin, until))
+    read = [columns.name(name) for name in (*ROW_COLUMNS, *([] if store is None else [STORE_COLUMN]))]
+    scanner = table.dataset(read).scanner(columns=wanted, filter=in_range(columns, store, begin, until))
     for batch in scanner.to_batches():
         batch = batch.drop_null()
         offsets = batch["commitLogOffset"].to_numpy()
@@ -98,7 +99,8 @@ def mark_of_row(batch: pa.RecordBatch, number: int) -> LogMark:
 
 def count_rows(table: LakeTable, columns: LogColumns, store: str | None, begin: int, until: int | None = None) -> int:
     """Return the number of rows of *store* whose record begins in [begin, until)."""
-    return int(table.dataset().count_rows(filter=in_range(columns, store, begin, until)))
+    read = [columns.name(name) for name in ("commitLogOffset", *([] if store is None else [STORE_COLUMN]))]
+    return int(table.dataset(read).count_rows(filter=in_range(columns, store, begin, until)))
 
 
 def in_range(columns: LogColumns, store: str | None, begin: int, until: int | None) -> pc.Expression:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 
 from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
+from reput_plugins.spark_export.lakes.deletion_vectors import FOLDER
 from reput_plugins.spark_export.lakes.lake_table import CommitConflict, LakeTable
 from reput_plugins.spark_export.lakes.opening import find_table, open_table
 from reput_plugins.spark_export.parquet_files import TARGET_SIZE
@@ -28,6 +29,7 @@ OWN_FILE = re.compile(
     rf"([^/]+=[^/]*/)*([0-9]{{20}}-[0-9]{{20}}(-[0-9a-f]{{8}}){{1,2}}|part-[0-9]{{5}}-{UUID}-c[0-9]{{3}}(\.\w+)?)"
     r"\.parquet"
 )
+VECTORS_FILE = re.compile(rf"{FOLDER}/deletion_vector_{UUID}\.bin")
 # The names that pyiceberg gives the files of a table's metadata.
 METADATA_FILE = re.compile(
     rf"metadata/(snap-[0-9]+-[0-9]+-{UUID}\.avro|{UUID}-m[0-9]+\.avro|[0-9]{{5,}}-{UUID}\.metadata\.json)"
@@ -102,7 +104,8 @@ class Maintenance:
         # A running batch has files that no transaction names yet; they are far younger than the limit.
         unused = table.unnamed_files(self.vacuum_hours)
         # A folder may hold unrelated files.
-        return [name for name in unused if OWN_FILE.fullmatch(name) or METADATA_FILE.fullmatch(name)]
+        kinds = (OWN_FILE, METADATA_FILE, VECTORS_FILE)
+        return [name for name in unused if any(kind.fullmatch(name) for kind in kinds)]
 
     def remove(self, names: list[str]) -> None:
         """Remove files of the lake.

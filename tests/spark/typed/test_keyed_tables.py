@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -43,17 +42,30 @@ def exported_here() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def lake_format(request: pytest.FixtureRequest) -> str:
-    """Return the format of the tables."""
-    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
+@pytest.fixture(params=["delta", "deletion vectors", "iceberg"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Return the kind of the tables: their format, or that of Delta tables whose merges mark rows."""
+    if request.param != "delta":
+        pytest.importorskip({"iceberg": "pyiceberg", "deletion vectors": "pyroaring"}[request.param])
     return str(request.param)
 
 
 @pytest.fixture
-def export(lake_format: str) -> Export:
-    """Return `export` into tables of the format."""
-    return functools.partial(spark_export.export, lake_format=lake_format)
+def lake_format(kind: str) -> str:
+    """Return the format of the tables."""
+    return "iceberg" if kind == "iceberg" else "delta"
+
+
+@pytest.fixture
+def export(kind: str, lake_format: str) -> Export:
+    """Return `export` into tables of the kind."""
+
+    def run(*given: Any, tables: dict[str, Any], **options: Any) -> Any:
+        if kind == "deletion vectors":
+            tables["tables"]["orders"]["deletion_vectors"] = True
+        return spark_export.export(*given, tables=tables, lake_format=lake_format, **options)
+
+    return run
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
-"""Writing a data file of a Delta table anew with other types; its rows, and their order, stay the same."""
+"""Writing a data file of a Delta table anew, with other types or without deleted rows; the others keep their order."""
 
 from __future__ import annotations
 
 import re
 import uuid
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
+from reput_plugins.spark_export.lakes.deletion_vectors import read_rows
+from reput_plugins.spark_export.lakes.delta_deleting import without_rows
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, UNKNOWN_RANGE, FileLayout, PartitionFile
 from reput_plugins.spark_export.typed.column_types import conform
@@ -20,7 +23,7 @@ RANGE = re.compile("[0-9]{20}-[0-9]{20}")
 
 
 def rewrite(location: LakeLocation, file: ParquetFile, schema: pa.Schema, layout: FileLayout) -> ParquetFile:
-    """Write the rows of *file* into a new file with the columns *schema*, and force it to disk.
+    """Write the rows of *file* that are not deleted into a new file with the columns *schema*, and force it to disk.
 
     Raises:
         OSError: the file cannot be read or written.
@@ -31,12 +34,17 @@ def rewrite(location: LakeLocation, file: ParquetFile, schema: pa.Schema, layout
     name = f"{found[0] if found else UNKNOWN_RANGE}-{uuid.uuid4().hex[:8]}.parquet"
     place = tuple(file.partition[column] for column in layout.partition_columns)
     filesystem = location.filesystem()
+    deleted = read_rows(location, file.deletion)
     target = PartitionFile(location, filesystem, place, name, schema, layout)
     try:
         with filesystem.open_input_file(file.path) as stream, pq.ParquetFile(stream) as source:
-            buffered = 0
+            buffered = first = 0
             for batch in source.iter_batches():
-                rows = conform(pa.table(batch), schema)
+                numbers = (
+                    deleted[np.searchsorted(deleted, first) : np.searchsorted(deleted, first + len(batch))] - first
+                )
+                first += len(batch)
+                rows = conform(pa.table(without_rows(batch, numbers)), schema)
                 target.batches += rows.to_batches()
                 buffered += rows.nbytes
                 if buffered >= BUFFERED_BYTES_MAX:

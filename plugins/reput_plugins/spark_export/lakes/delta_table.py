@@ -7,13 +7,11 @@ last checkpoint and the transactions after it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -30,10 +28,24 @@ from deltalake.transaction import AddAction, RemoveAction
 from reput.errors import DispatcherError
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, lake_errors, one_line
+from reput_plugins.spark_export.lakes.changed_keys import ChangedKeys, columns_in
+from reput_plugins.spark_export.lakes.delta_actions import Action, TableState, add_action, commit_actions, state_of
+from reput_plugins.spark_export.lakes.delta_deleting import kept_rows
+from reput_plugins.spark_export.lakes.delta_marking import (
+    FEATURES_KNOWN,
+    TIME_FEATURE,
+    VECTORS_FEATURE,
+    enabling_actions,
+    mark_and_add,
+    paths_of,
+    purge,
+    unused_vectors,
+)
 from reput_plugins.spark_export.lakes.delta_merging import WRITER_PROPERTIES, merge, quoted, sql_name
 from reput_plugins.spark_export.lakes.delta_rewriting import rewrite
 from reput_plugins.spark_export.lakes.delta_versions import LOG, VERSION_DIGITS, all_files, changes_of, known_versions
 from reput_plugins.spark_export.lakes.lake_table import (
+    VECTORS_SETTING,
     CommitConflict,
     ParquetFile,
     TableTransaction,
@@ -52,8 +64,10 @@ PARTITION, LOWEST, HIGHEST, NULLS = "partition.", "min.", "max.", "null_count."
 # Delta's table property with the names of the columns that have statistics.
 STATISTICS_SETTING = "delta.dataSkippingStatsColumns"
 STATISTICS_NAME = re.compile("`[^`]*`|[^`,]+")
-TIME_FEATURE = "timestampNtz"
 REFUSED_COMMIT = "the lake refused a commit"
+UNREADABLE = "the lake cannot be read"
+# As the Delta library does after its own transactions.
+CHECKPOINT_INTERVAL = 100
 
 
 def open_delta_table(location: LakeLocation) -> DeltaLakeTable | None:
@@ -100,6 +114,7 @@ class DeltaLakeTable:
     def __init__(self, location: LakeLocation, delta: DeltaTable) -> None:
         self.location = location
         self.delta = delta
+        self.state_found: tuple[int, TableState] | None = None
 
     def version(self) -> int:
         """Return the table's version."""
@@ -157,29 +172,68 @@ class DeltaLakeTable:
     def files(self) -> list[ParquetFile]:
         """Return the files from the table's log."""
         rows = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
-        return [file_of(row) for row in rows]
+        files = [file_of(row) for row in rows]
+        if not self.has_vectors:
+            return files
+        state = self.state()
+        if {file.path for file in files} != set(state.files):
+            raise DispatcherError(
+                f"{UNREADABLE}: lake={self.location.address} error=its log names other files than the Delta library",
+                "See whether another program writes checkpoints of another kind.",
+            )
+        return [msgspec.structs.replace(file, deletion=state.vector(file.path)) for file in files]
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether data files may have deletion vectors."""
+        return VECTORS_FEATURE in (self.delta.protocol().reader_features or ())
+
+    def state(self) -> TableState:
+        """Return the actions that make up this version."""
+        version = self.version()
+        if self.state_found is None or self.state_found[0] != version:
+            try:
+                self.state_found = version, state_of(self.location, version)
+            except OSError as error:
+                raise DispatcherError(
+                    f"{UNREADABLE}: lake={self.location.address} error={one_line(error)}",
+                    "Check its address, settings and permissions; the next run continues where the table ends.",
+                ) from None
+        return self.state_found[1]
 
     def deleted_row_marks(self) -> str | None:
-        """Return the Delta library's sentence about deletion vectors, and other features of tables that it lacks."""
+        """Return the Delta library's sentence about features of tables that it lacks; vectors in files are known."""
+        if self.has_vectors:
+            unknown = sorted({*(self.delta.protocol().reader_features or ())} - FEATURES_KNOWN)
+            elsewhere = sum(file.deletion is not None and file.deletion.path is None for file in self.files())
+            if elsewhere:
+                return f"deletion vectors of {elsewhere} files lie elsewhere"
+            return f"the table has the features {', '.join(unknown)}" if unknown else None
         try:
             self.delta.to_pyarrow_dataset()
         except DeltaProtocolError as error:
             return one_line(error)
         return None
 
-    def dataset(self) -> ds.Dataset:
+    def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
         """Return the rows.
 
         The library treats bounds that a file does not have as null. A filter on a column without statistics would then
         skip every file, so this method builds the conditions for skipping files itself.
         """
-        found = self.delta.to_pyarrow_dataset()
-        filesystem = self.location.filesystem()
+        files, filesystem = self.files(), self.location.filesystem()
+        if any(file.deletion is not None for file in files):
+            schema = self.schema() if columns is None else columns_in(self.schema(), columns)
+            rows = [rows for file in files for rows in kept_rows(self.location, file, schema, columns)]
+            return ds.dataset(pa.concat_tables(rows))
+        kind, schema = ds.ParquetFileFormat(), self.schema()
+        if not self.has_vectors:
+            found = self.delta.to_pyarrow_dataset()
+            kind, schema = found.format, found.schema
         fragments = [
-            found.format.make_fragment(file.path, filesystem, partition_expression=condition_of(file, found.schema))
-            for file in self.files()
+            kind.make_fragment(file.path, filesystem, partition_expression=condition_of(file, schema)) for file in files
         ]
-        return ds.FileSystemDataset(fragments, found.schema, found.format, filesystem)
+        return ds.FileSystemDataset(fragments, schema, kind, filesystem)
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add columns in a transaction of their own."""
@@ -222,13 +276,39 @@ class DeltaLakeTable:
         statistics: Sequence[str],
         transaction: TransactionData,
     ) -> None:
-        """Merge rows. A property of the table names the columns with statistics."""
+        """Merge rows. Without deletion vectors, a property of the table names the columns with statistics."""
+        if self.properties().get(VECTORS_SETTING) == "true":
+            with lake_errors(self.location.address):
+                mark_and_add(self, rows, ChangedKeys(rows, key, equal), deleted, statistics, transaction)
+            return
         before = self.version()
         with refusals(self.location, REFUSED_COMMIT):
             merge(self.delta, rows, key, equal, deleted, properties_of(transaction))
         self.record(transaction)
         self.force_files(before)
         self.force_commits()
+
+    def commit_own(
+        self, operation: str, actions: Sequence[Action], transaction: TransactionData, written: Sequence[str]
+    ) -> None:
+        """Make the next transaction without the Delta library; remove the files *written* for it if it is not made."""
+        version = self.version() + 1
+        try:
+            commit_actions(self.location, version, operation, actions, transaction.info, transaction.recorded)
+        except CommitConflict:
+            self.location.remove(list(written))
+            raise
+        self.update()
+        if version % CHECKPOINT_INTERVAL == 0:
+            with refusals(self.location, REFUSED_COMMIT):
+                self.delta.create_checkpoint()
+                self.delta.cleanup_metadata()
+
+    def enable_deletion_vectors(self) -> None:
+        """Add the table's feature and its setting in one transaction, if they are missing."""
+        if self.properties().get(VECTORS_SETTING) != "true":
+            with lake_errors(self.location.address):
+                self.commit_own("SET TBLPROPERTIES", enabling_actions(self), TransactionData({}), [])
 
     def record(self, transaction: TransactionData) -> None:
         """Load the newest version; make *transaction* without rows if the Delta library, for want of a row, did not."""
@@ -291,7 +371,8 @@ class DeltaLakeTable:
                 target_size=target_size,
                 writer_properties=WRITER_PROPERTIES,
             )
-        return int(metrics["numFilesRemoved"])
+        self.update()
+        return int(metrics["numFilesRemoved"]) + purge(self, None if day is None else (date_column, day))
 
     def trim_history(self) -> None:
         """Do nothing: Delta's log has one file per transaction, and the library removes old files after checkpoints."""
@@ -303,12 +384,17 @@ class DeltaLakeTable:
                 retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=True
             )
             # The library also names files that are gone already, for as long as the table's log remembers them.
-            there = {info.path for info in all_files(self.location.filesystem())}
-        return [name for name in unnamed if name in there]
+            there = {info.path: info.mtime for info in all_files(self.location.filesystem())}
+        found = [name for name in unnamed if name in there]
+        if self.has_vectors:
+            found += unused_vectors(self.state(), there, time.time() - hours * 3600)
+        return found
 
     def versions(self, going: Collection[str]) -> Iterator[TableVersion]:
         """Yield the versions that the table's log still describes."""
-        named = [file.path for file in self.files()]
+        files = self.files()
+        named = [file.path for file in files]
+        named += paths_of([file.deletion for file in files if file.deletion is not None])
         with refusals(self.location, "the versions of the lake cannot be listed"):
             yield from known_versions(self.location.filesystem(), self.version(), named, going)
 
@@ -377,54 +463,11 @@ def properties_of(transaction: TransactionData) -> CommitProperties:
     )
 
 
-def add_action(file: ParquetFile) -> AddAction:
-    """Return a file in Delta's form."""
-    return AddAction(
-        path=file.path,
-        size=file.size,
-        partition_values=file.partition,
-        modification_time=file.written_ms,
-        data_change=True,
-        stats=json.dumps(statistics(file)),
-    )
-
-
 def has_time_without_zone(kind: pa.DataType) -> bool:
     """Return whether a type is a time without a zone, or has one in it."""
     if pa.types.is_nested(kind):
         return any(has_time_without_zone(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_timestamp(kind) and kind.tz is None)
-
-
-def statistics(file: ParquetFile) -> dict[str, Any]:
-    """Return the statistics by which readers of Delta tables skip files."""
-    return {
-        "numRecords": file.row_count,
-        "minValues": nested(file.minimum),
-        "maxValues": nested(file.maximum),
-        "nullCount": nested(file.null_count),
-    }
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by column, with the values of struct fields (``column.field``) nested in their column."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        column, _, field = name.partition(".")
-        if field:
-            found.setdefault(column, {})[field] = plain(value)
-        else:
-            found[name] = plain(value)
-    return found
-
-
-def plain(value: Any) -> Any:
-    """Return a value in the form of Delta's statistics: times as text, in ms."""
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    if isinstance(value, date):
-        return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
 
 
 def file_of(row: Mapping[str, Any]) -> ParquetFile:

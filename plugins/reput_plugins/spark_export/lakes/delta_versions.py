@@ -2,7 +2,8 @@
 
 The table's log says which files each transaction added and removed. The files of a version are therefore those of the
 next version, without the files that the transaction between them added, and with those that it removed. If a file is
-removed, the versions that name it can no longer be read; these need not be the oldest versions.
+removed, the versions that name it can no longer be read; these need not be the oldest versions. A file of deletion
+vectors is such a file as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow.fs
 
+from reput_plugins.spark_export.lakes.deletion_vectors import DeletionVector
 from reput_plugins.spark_export.lakes.lake_table import TableVersion
 
 __all__ = ["LOG", "VERSION_DIGITS", "all_files", "changes_of", "known_versions"]
@@ -26,6 +28,12 @@ class NamedFile(msgspec.Struct):
     """A data file in an action of the table's log; its path is escaped as in a URL."""
 
     path: str
+    deletion: DeletionVector | None = msgspec.field(name="deletionVector", default=None)
+
+    def paths(self) -> set[str]:
+        """Return the paths of the file and of its deletion vector."""
+        vector = None if self.deletion is None else self.deletion.path
+        return {unquote(self.path)} | ({vector} if vector is not None else set())
 
 
 class CommitTime(msgspec.Struct):
@@ -109,9 +117,9 @@ def changes_of(filesystem: Any, name: str) -> Changes:
         for line in stream.read().splitlines():
             action = decoder.decode(line)
             if action.add is not None:
-                found.added.add(unquote(action.add.path))
+                found.added |= action.add.paths()
             elif action.remove is not None:
-                found.removed.add(unquote(action.remove.path))
+                found.removed |= action.remove.paths()
             elif action.commit_info is not None:
                 found.timestamp_ms = action.commit_info.timestamp
     return found

@@ -47,9 +47,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from reput.errors import ConfigError, DispatcherError, ReputError
 from reput_plugins.spark_export.lake_location import LAKE_ADVICE, LakeLocation, lake_errors, one_line
+from reput_plugins.spark_export.lakes.changed_keys import ChangedKeys
 from reput_plugins.spark_export.lakes.iceberg_catalog import open_catalog, refuse_another_catalog, table_name
 from reput_plugins.spark_export.lakes.iceberg_columns import arrow_columns, columns_of_files
-from reput_plugins.spark_export.lakes.iceberg_merging import ChangedKeys, write_rows
+from reput_plugins.spark_export.lakes.iceberg_merging import holds_key, write_rows
 from reput_plugins.spark_export.lakes.iceberg_rewriting import Choose, rewrite
 from reput_plugins.spark_export.lakes.lake_table import (
     CommitConflict,
@@ -272,7 +273,7 @@ class IcebergLakeTable:
         count = sum(len(task.delete_files) for task in self.tasks())
         return f"the table has {count} delete files" if count else None
 
-    def dataset(self) -> ds.Dataset:
+    def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
         """Return the rows; files are read by Arrow, unless another program has deleted single rows in them."""
         tasks, schema = self.tasks(), self.schema()
         files = [self.file_of(task.file) for task in tasks]
@@ -287,6 +288,13 @@ class IcebergLakeTable:
         """Add columns in a transaction of their own."""
         with self.refusals("the lake cannot be extended with columns"), self.table.update_schema() as update:
             update.union_by_name(schema)
+
+    def enable_deletion_vectors(self) -> None:
+        """Refuse: merges into an Iceberg table write files anew."""
+        raise ConfigError(
+            f"an Iceberg table cannot have deletion vectors: lake={self.location.address}",
+            "Leave out deletion_vectors, or export into a folder of Delta tables.",
+        )
 
     def add_fields(self, schema: pa.Schema) -> None:
         """Add columns, and fields of structs, in a transaction of their own."""
@@ -344,7 +352,7 @@ class IcebergLakeTable:
             holding = [
                 [task]
                 for task in self.tasks()
-                if changed.may_be_in(self.file_of(task.file)) and changed.are_in(self.table, task)
+                if changed.may_be_in(self.file_of(task.file)) and holds_key(self.table, task, changed)
             ]
             added = write_rows(self.location, self.table, new, self.partition_columns(), statistics)
         self.replace(holding, transaction, changed.without, added)

@@ -17,7 +17,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-__all__ = ["CommitConflict", "LakeTable", "ParquetFile", "TableTransaction", "TableVersion", "TransactionData"]
+from reput_plugins.spark_export.lakes.deletion_vectors import DeletionVector
+
+__all__ = [
+    "VECTORS_SETTING",
+    "CommitConflict",
+    "LakeTable",
+    "ParquetFile",
+    "TableTransaction",
+    "TableVersion",
+    "TransactionData",
+]
+
+# Property of a Delta table: merges may leave replaced rows in their files, marked in deletion vectors.
+VECTORS_SETTING = "delta.enableDeletionVectors"
 
 
 class ParquetFile(msgspec.Struct, frozen=True):
@@ -32,6 +45,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
         minimum, maximum: bounds of the columns that have statistics; Python values, times with their zone.
         null_count: number of nulls of these columns.
         crc: sum of `row_crc` over the file's rows; None if it is not known.
+        deletion: which of the file's rows are deleted, although they count among its rows; None: no row is.
     """
 
     path: str
@@ -43,6 +57,7 @@ class ParquetFile(msgspec.Struct, frozen=True):
     maximum: dict[str, Any]
     null_count: dict[str, int]
     crc: int | None = None
+    deletion: DeletionVector | None = None
 
 
 class TransactionData(msgspec.Struct, frozen=True):
@@ -124,8 +139,12 @@ class LakeTable(Protocol):
     def deleted_row_marks(self) -> str | None:
         """Return how another program marked rows as deleted that the files still have; None: it did not."""
 
-    def dataset(self) -> ds.Dataset:
-        """Return the rows as an Arrow dataset, in which filters skip files."""
+    def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
+        """Return the rows as an Arrow dataset, in which filters skip files.
+
+        *columns*: the columns, and fields of structs (``column.field``), that the caller reads; None: all. If the table
+        has deletion vectors, these columns are held in memory.
+        """
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Add the columns of *schema*, nullable, behind the others."""
@@ -160,6 +179,13 @@ class LakeTable(Protocol):
             equal: further values, by column, that the replaced rows must have.
             deleted: boolean column; where it is true, the table's row is removed without a replacement.
             statistics: the columns by which readers skip the files of the new rows.
+        """
+
+    def enable_deletion_vectors(self) -> None:
+        """Let merges mark the replaced rows from now on, instead of writing their files anew.
+
+        Raises:
+            ConfigError: the table's format, place or library does not allow it.
         """
 
     def add_fields(self, schema: pa.Schema) -> None:

@@ -22,13 +22,15 @@ from reput.table.batch_decoder import BatchDecoder
 from reput.table.record_lookup import RecordLookup
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_marks import LogColumns
+from reput_plugins.spark_export.lakes.deletion_vectors import read_rows
+from reput_plugins.spark_export.lakes.delta_deleting import without_rows
 from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN, STORED_AS
 from reput_plugins.spark_export.proof.findings import FileFindings
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
 from reput_plugins.spark_export.proof.row_comparison import different_rows
 from reput_plugins.spark_export.proof.row_crc import row_crc
 
-__all__ = ["log_batches", "names_in", "open_file", "pass_file", "rows_of_store"]
+__all__ = ["deleted_in", "log_batches", "names_in", "open_file", "pass_file", "rows_of_store"]
 
 Array = np.ndarray[Any, Any]
 
@@ -76,11 +78,21 @@ def names_in(schema: pa.Schema, names: LogColumns) -> set[str]:
     return {name.removeprefix(names.prefix) for name in schema.names if name.startswith(names.prefix)}
 
 
+def deleted_in(plan: ProofPlan, file: LakeFile) -> Array:
+    """Return the numbers of the rows of a file that are deleted, ascending."""
+    return read_rows(plan.parts[file.part].lake, file.deletion)
+
+
 def log_batches(
-    parquet: pq.ParquetFile, names: LogColumns, columns: Sequence[str], row_count: int = BATCH_ROWS_MAX
+    parquet: pq.ParquetFile,
+    names: LogColumns,
+    columns: Sequence[str],
+    deleted: Array,
+    row_count: int = BATCH_ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with *columns* of the log under the log's own names."""
+    """Yield rows with *columns* of the log under the log's own names. *deleted*: numbers of rows that are left out."""
     stored = [names.name(column) for column in columns]
+    first = 0
     for batch in parquet.iter_batches(row_count, columns=stored, use_threads=False):
         if names.struct is None:
             found = [batch[name] for name in stored]
@@ -88,7 +100,10 @@ def log_batches(
             fields = batch[names.struct]
             parts = dict(zip((field.name for field in fields.type), fields.flatten(), strict=True))
             found = [parts[column] for column in columns]
-        yield pa.RecordBatch.from_arrays([without_view(values) for values in found], names=list(columns))
+        rows = pa.RecordBatch.from_arrays([without_view(values) for values in found], names=list(columns))
+        begin, end = np.searchsorted(deleted, (first, first + len(batch)))
+        yield without_rows(rows, deleted[begin:end] - first)
+        first += len(batch)
 
 
 def without_view(values: pa.Array) -> pa.Array:
@@ -144,7 +159,7 @@ class FilePass:
         total = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
         size = min(max(int(BATCH_BYTES * metadata.num_rows / max(total, 1)), 1), BATCH_ROWS_MAX)
         self.findings.bytes_read = self.file.size
-        yield from log_batches(parquet, self.part.names, names, size)
+        yield from log_batches(parquet, self.part.names, names, deleted_in(self.plan, self.file), size)
 
     def note_strangers(self, batch: pa.RecordBatch) -> None:
         """Note rows of stores that the lake's transactions do not know."""

@@ -220,7 +220,8 @@ class LakeCheck:
         offsets = self.lake.columns.field(OFFSET_COLUMN)
         columns = {name: ds.field(name) for name in key} | {OFFSET_COLUMN: offsets}
         try:
-            rows = self.table.dataset().to_table(columns=columns, filter=own)
+            read = [*key, *map(self.lake.columns.name, (STORE_COLUMN, OFFSET_COLUMN))]
+            rows = self.table.dataset(read).to_table(columns=columns, filter=own)
         except (OSError, pa.ArrowException) as error:
             # A file of which no column can be read is counted already.
             count = 0 if differences.counts["unreadable"] else 1

@@ -14,7 +14,7 @@ from reput.store.log.bad_range import BadRange
 from reput.table import LogTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 from reput_plugins.spark_export.proof.block_sums import BLOCK_SIZE
-from reput_plugins.spark_export.proof.file_pass import log_batches, open_file, rows_of_store
+from reput_plugins.spark_export.proof.file_pass import deleted_in, log_batches, open_file, rows_of_store
 from reput_plugins.spark_export.proof.findings import DIFFERENCES_SHOWN, Differences
 from reput_plugins.spark_export.proof.log_pass import with_tags
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
@@ -129,7 +129,8 @@ def row_offsets(plan: ProofPlan, files: Sequence[LakeFile], begin: int, until: i
             continue
         names = [OFFSET_COLUMN] if plan.store_name is None else [OFFSET_COLUMN, STORE_COLUMN]
         try:
-            for batch in log_batches(open_file(plan, file), plan.parts[file.part].names, names):
+            of_log = plan.parts[file.part].names
+            for batch in log_batches(open_file(plan, file), of_log, names, deleted_in(plan, file)):
                 offsets = rows_of_store(plan, batch)[OFFSET_COLUMN].drop_null().to_numpy()
                 found.append(offsets[(offsets >= begin) & (offsets < until)])
         except (OSError, pa.ArrowInvalid):

@@ -8,6 +8,7 @@ from reput.store.log.bad_range import BadRange
 from reput.table import TableOptions
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lake_marks import LogColumns
+from reput_plugins.spark_export.lakes.deletion_vectors import DeletionVector
 from reput_plugins.spark_export.lakes.lake_table import LakeTable
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 
@@ -40,7 +41,7 @@ class LakePart(msgspec.Struct, frozen=True):
 class LakeFile(msgspec.Struct, frozen=True):
     """One file of a table with the lowest and highest offset and store of its transaction; None: unknown.
 
-    *part* is the number of its table in the plan.
+    *part* is the number of its table in the plan, *deletion* names the rows that are deleted in it.
     """
 
     part: int
@@ -52,6 +53,7 @@ class LakeFile(msgspec.Struct, frozen=True):
     offset_max: int | None
     store_min: str | None
     store_max: str | None
+    deletion: DeletionVector | None = None
 
     def is_anothers(self, store_name: str | None, others: frozenset[str]) -> bool:
         """Return whether all rows of the file belong to one other store that the lake knows."""
@@ -107,6 +109,7 @@ def files_of(table: LakeTable, number: int, part: LakePart) -> list[LakeFile]:
             file.maximum.get(offset),
             file.minimum.get(store),
             file.maximum.get(store),
+            file.deletion,
         )
         for file in table.files()
     ]

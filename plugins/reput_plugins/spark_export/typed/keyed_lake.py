@@ -8,12 +8,13 @@ comparison. A key is unique within one store, because rows of several stores in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from reput.errors import StoreError
+from reput.errors import ConfigError, StoreError
 from reput_plugins.spark_export.lake import OFFSET_COLUMN
-from reput_plugins.spark_export.lakes.lake_table import LakeTable, ParquetFile, TransactionData
+from reput_plugins.spark_export.lakes.lake_table import VECTORS_SETTING, LakeTable, ParquetFile, TransactionData
 from reput_plugins.spark_export.parquet_files import STORE_COLUMN
 from reput_plugins.spark_export.typed.column_types import conform
 from reput_plugins.spark_export.typed.keyed_rows import DELETED, newest_changes, read_changes
@@ -24,7 +25,30 @@ __all__ = ["KeyedLake"]
 
 
 class KeyedLake(TypedLake):
-    """One export of one store into one table with a key."""
+    """One export of one store into one table with a key.
+
+    *deletion_vectors*: merges mark the replaced rows instead of writing their files anew.
+    """
+
+    def __init__(self, *given: Any, deletion_vectors: bool = False, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        self.deletion_vectors = deletion_vectors
+
+    def create_once(self, schema: pa.Schema, topics: Sequence[str] | None) -> LakeTable:
+        """Return the table; see `Lake.create_once`."""
+        table = super().create_once(schema, topics)
+        if self.deletion_vectors:
+            table.enable_deletion_vectors()
+        return table
+
+    def refuse_another(self, table: LakeTable, topics: Sequence[str] | None) -> None:
+        """Refuse another table than the described one, also one with deletion vectors that the description lacks."""
+        super().refuse_another(table, topics)
+        if not self.deletion_vectors and table.properties().get(VECTORS_SETTING) == "true":
+            raise ConfigError(
+                f"the table has deletion vectors: lake={self.location.address}",
+                "Give deletion_vectors = true, or name a separate table.",
+            )
 
     def add_rows(
         self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData

@@ -72,6 +72,7 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         tags: only messages with one of these tags, as ``a || b``.
         mode: "append": a row per message; "upsert": the newest row of each key, an empty body removes it.
         key: for "upsert": columns of the bodies; or "keys": the message's KEYS property, which is the column ``_key``.
+        deletion_vectors: for "upsert" in Delta tables: a merge marks replaced rows instead of writing their files anew.
         columns: columns of the log; those that identify the record are always included.
         prefix: put before the names of the log's columns; None: these are fields of the struct column ``_log`` instead.
         partition_by: columns of the table; ``_date`` is the day of the store time in UTC.
@@ -91,6 +92,7 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tags: str | None = None
     mode: Literal["append", "upsert"] = "append"
     key: tuple[str, ...] | Literal["keys"] = ()
+    deletion_vectors: bool = False
     columns: tuple[str, ...] = DEFAULT_LOG_COLUMNS
     prefix: str | None = None
     partition_by: tuple[str, ...] = (DATE_COLUMN,)
@@ -119,6 +121,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             self.refuse(
                 "key", self.key or None, 'Give key = ["…"] or key = "keys" with mode = "upsert", and only then.'
             )
+        if self.deletion_vectors and self.mode != "upsert":
+            self.refuse("deletion_vectors", "true", 'Only a table with mode = "upsert" replaces rows.')
         for name in ("key", "partition_by", "cluster_by"):
             self.refuse_names(name)
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':

@@ -10,6 +10,7 @@ import functools
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -149,14 +150,18 @@ class TypedPlan(msgspec.Struct, frozen=True):
 
 def lakes_of(spec: TableSpec) -> tuple[MakeLake, MakeLake]:
     """Return the constructors for the table of *spec* and for its dead letters."""
-    rows = functools.partial(
-        KeyedLake if spec.key_columns else TypedLake,
-        kind=spec.format,
-        columns=log_columns(spec),
-        partition_columns=spec.partition_by,
-        cluster_by=spec.cluster_by,
-        key=spec.key_columns,
-        tags=spec.wanted_tags,
+    settings: dict[str, Any] = {
+        "kind": spec.format,
+        "columns": log_columns(spec),
+        "partition_columns": spec.partition_by,
+        "cluster_by": spec.cluster_by,
+        "key": spec.key_columns,
+        "tags": spec.wanted_tags,
+    }
+    rows = (
+        functools.partial(KeyedLake, deletion_vectors=spec.deletion_vectors, **settings)
+        if spec.key_columns
+        else functools.partial(TypedLake, **settings)
     )
     dead = functools.partial(
         TypedLake,
