@@ -17,6 +17,7 @@ from reput.errors import ConfigError
 from reput.table import LogTable, RowFilter
 from reput.table.advice_notes import advice_noted
 from reput.table.asked_names import asked_topics, require_topics
+from reput.table.worker_memory import end_task
 
 __all__ = ["BatchReader", "FilteringBatchReader"]
 
@@ -51,6 +52,7 @@ class BatchReader(DataSourceReader):
         places, _ = queue_places(table, options, begin, until)
         begin = first_of(places, options.table.row_filter, begin)
         splits = table.splits(begin, until, split_bytes=options.split_bytes, split_count_min=options.min_partitions)
+        end_task()
         return partitions_of(splits, places)
 
     def bounds(self, table: LogTable) -> tuple[int, int]:

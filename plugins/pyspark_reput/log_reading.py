@@ -14,6 +14,7 @@ from pyspark_reput.read_options import ReadOptions
 from pyspark_reput.spark_schema import DAMAGE_SCHEMA, RANGES_SCHEMA, chosen_columns
 from reput.table import LogTable, Split
 from reput.table.advice_notes import advice_noted
+from reput.table.worker_memory import end_task
 
 __all__ = ["LogPartition", "open_table", "partitions_of", "read_partition", "with_columns"]
 
@@ -21,7 +22,7 @@ __all__ = ["LogPartition", "open_table", "partitions_of", "read_partition", "wit
 BODY_COLUMNS = frozenset(("body", "value"))
 # What one task reads, unless `splitBytes` says otherwise. Without bodies a record takes less time, and a task about as
 # long to begin.
-SPLIT_BYTES, SPLIT_BYTES_WITHOUT_BODIES = 64 << 20, 128 << 20
+SPLIT_BYTES, SPLIT_BYTES_WITHOUT_BODIES = 64 << 20, 256 << 20
 
 
 class LogPartition(InputPartition):
@@ -86,8 +87,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
         if options.schema_mode != "damage":
             yield from batches
             del table, batches
-            # Release memory; otherwise Arrow keeps it for as long as Spark keeps the worker process.
-            pa.default_memory_pool().release_unused()
+            end_task()
             return
         for _ in batches:
             pass

@@ -19,6 +19,7 @@ from reput.store.log.segments import Segments
 from reput.store.state.identity import read_store_id
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
+from reput.table.worker_memory import end_task
 from reput_plugins.spark_export.lake_continuation import lake_of_store
 from reput_plugins.spark_export.lake_location import DELTA_FORMAT, LakeLocation, lake_errors
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
@@ -104,8 +105,7 @@ def write_ranges(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> WrittenRa
             )
             files += written
             damage += left_out
-    # Release memory; otherwise it stays allocated for as long as Spark keeps the worker process.
-    pa.default_memory_pool().release_unused()
+    end_task()
     return WrittenRange(ranges, files, damage)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import reput.table
 from golden_sets import CLEAN_SETS, some_of
+from reput.table.worker_memory import is_worker
 from written_log import START_MS, WrittenLog
 
 pytestmark = pytest.mark.spark
@@ -193,3 +195,14 @@ def test_a_filter_on_times_finds_records_of_a_clock_that_was_set_back(spark: Any
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     frame = load(session, log.save()).where(f"storeTimestamp < timestamp_millis({START_MS + 2000})")
     assert offsets_of(frame) == [log.offsets[0], log.offsets[2]]
+
+
+def test_a_worker_of_spark_recognises_itself(spark: Any):
+    """So a task's end exempts what is loaded from Spark's garbage collections, and nothing else does."""
+
+    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch([[is_worker()]], names=["worker"])
+
+    assert [row.worker for row in spark.range(1).mapInArrow(seen, "worker boolean").collect()] == [True]
+    assert not is_worker()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from reput.table.advice_notes import advice_noted
+from reput.table.worker_memory import end_task
 from reput_plugins.spark_export.engine.ranges import errors_of, parallelism
 from reput_plugins.spark_export.proof.lake_check import Runner
 
@@ -49,4 +50,4 @@ def run_shares(
             for number in batch.column(0).to_pylist():
                 found = [work(task) for task in shares[number]]
                 yield pa.record_batch([[pickle.dumps(found)]], names=["found"])
-    pa.default_memory_pool().release_unused()
+    end_task()

@@ -18,6 +18,7 @@ import pyarrow as pa
 from reput.store.log.segments import Segments
 from reput.table import BadRange, TableOptions
 from reput.table.advice_notes import advice_noted
+from reput.table.worker_memory import end_task
 from reput_plugins.spark_export.lake import Commit
 from reput_plugins.spark_export.lake_continuation import MakeLake, lake_of_store
 from reput_plugins.spark_export.lake_location import LakeLocation, lake_errors
@@ -82,7 +83,7 @@ class TypedPlan(msgspec.Struct, frozen=True):
                     rows += more_rows
                     dead += more_dead
                 damage += left_out
-        pa.default_memory_pool().release_unused()
+        end_task()
         return WrittenTables(list(ranges), files, damage)
 
     @advice_noted()
