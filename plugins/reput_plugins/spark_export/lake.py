@@ -7,6 +7,7 @@ exporters commit at once, one is refused.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ from reput_plugins.spark_export.proof.watermarks import CUT_INFO, catch_up
 __all__ = ["OFFSET_COLUMN", "Commit", "Lake", "is_foreign", "refuse_foreign", "stored_type", "tells_stores_apart"]
 
 COMMIT_INFO = "reput"
+# What no other transaction has, by which its maker recognises it.
+OWN_INFO = "reput_id"
 HISTORY_COUNT = 16
 COMMITS_MAX = 10
 OFFSET_COLUMN = "commitLogOffset"
@@ -272,7 +275,7 @@ class Lake:
         Raises:
             DispatcherError: another exporter committed first, or the range does not begin where the table ends.
         """
-        attempt = 0
+        attempt, own = 0, uuid.uuid4().hex
         while True:
             attempt += 1
             table = open_table(self.location)
@@ -296,7 +299,7 @@ class Lake:
             marks = [] if segments is None else self.marks_up_to(table, segments, begin, until)
             transaction = TransactionData(
                 {self.app_id(self.epochs.epoch): until},
-                {COMMIT_INFO: msgspec.to_builtins(added), **self.marks_info(marks)},
+                {COMMIT_INFO: msgspec.to_builtins(added), OWN_INFO: own, **self.marks_info(marks)},
             )
             try:
                 self.add_rows(table, files, fitting(schema, table), transaction)
@@ -304,7 +307,7 @@ class Lake:
             except CommitConflict as error:
                 present = open_table(self.location)
                 now = self.committed(present)
-                if now == until and files and all_in(present, files):
+                if now == until and self.was_made(present, own):
                     # The answer of an object store was lost, and its client sent the transaction once more.
                     break
                 if now != committed:
@@ -314,6 +317,10 @@ class Lake:
                     raise self.refused(error) from None
         self.add_watermarks(open_table(self.location))
         return added
+
+    def was_made(self, table: LakeTable, own: str) -> bool:
+        """Return whether *table* has the transaction with this info."""
+        return any(entry.info.get(OWN_INFO) == own for entry in table.history(HISTORY_COUNT))
 
     def add_rows(
         self, table: LakeTable, files: Sequence[ParquetFile], schema: pa.Schema, transaction: TransactionData
@@ -424,11 +431,6 @@ class Lake:
     def is_own(self, commit: Any) -> bool:
         """Return whether a transaction added rows of this store."""
         return bool(commit) and commit.get("store", "") in ("", self.epochs.store_id)
-
-
-def all_in(table: LakeTable, files: Sequence[ParquetFile]) -> bool:
-    """Return whether the table has all of *files*. No two runs write files of the same name."""
-    return {file.path for file in files} <= {file.path for file in table.files()}
 
 
 def is_foreign(table: LakeTable) -> bool:

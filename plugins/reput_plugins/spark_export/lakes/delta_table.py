@@ -349,6 +349,10 @@ class DeltaLakeTable:
                     layout = layout_like(schema, self.partition_columns(), names, self.properties())
                     columns = self.file_schema(schema)
                     written += (rewrite(self.location, file, columns, layout) for file in self.files())
+            except BaseException:
+                self.location.remove([file.path for file in written])
+                raise
+            try:
                 self.delta.create_write_transaction(
                     list(map(add_action, written)),
                     "overwrite",
@@ -357,11 +361,20 @@ class DeltaLakeTable:
                     # A retry would keep files that another exporter has just added with the old types.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
-            except BaseException:
-                self.location.remove([file.path for file in written])
+            except BaseException as error:
+                # An object store may have made the transaction, lost the answer, and refused it when its client sent it
+                # once more. A transaction without any answer may still be made.
+                if isinstance(error, CommitFailedError) or not self.location.may_commit_late:
+                    self.remove_unnamed(written)
                 raise
         self.force_commits()
         self.update()
+
+    def remove_unnamed(self, files: Sequence[ParquetFile]) -> None:
+        """Remove those of *files* that the newest version does not name."""
+        self.update()
+        named = {file.path for file in self.files()}
+        self.location.remove([file.path for file in files if file.path not in named])
 
     def merge_files(self, day: str | None, target_size: int, date_column: str = "date") -> int:
         """Merge the small files of one day, or of all."""

@@ -400,7 +400,10 @@ class IcebergLakeTable:
 
             self.commit(transaction, exchange)
         except CommitConflict:
-            self.location.remove([file.path for file in written])
+            # A catalog's answer may have been lost, and the transaction sent once more.
+            table = open_iceberg_table(self.location)
+            named = set() if table is None else {file.path for file in table.files()}
+            self.location.remove([file.path for file in written if file.path not in named])
             raise
 
     def commit(self, transaction: TransactionData, change: Callable[[Any], Any]) -> None:
