@@ -81,7 +81,10 @@ def decode_frames(frames: list[bytes], bound: int, used: Kernel | None) -> list[
         return [decode_frame(frames[0])]
     joined = used.join_frames(frames, bound, JOINED_ROWS_MAX) if used is not None else None
     if joined is not None:
-        return [Frame(*fields, DispatchColumns(*columns)) for *fields, columns in joined]
+        return [
+            Frame(kind, epoch, begin, end, end_store_timestamp, ordinal, DispatchColumns(*columns))
+            for kind, epoch, begin, end, end_store_timestamp, ordinal, columns in joined
+        ]
     decoded: list[Frame] = []
     first = last = NOTHING
     numbering, numbers = Numbering(), None
