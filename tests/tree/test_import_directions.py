@@ -159,7 +159,7 @@ IMPORTS: dict[str, set[str]] = {
         "reput.watched",
     },
     "reput.telemetry": {"reput_hooks", "reput.errors", "reput.store", "reput.embedded", "reput.metrics"},
-    "reput.table": {"reput_hooks", "reput.errors", "reput.store"},
+    "reput.table": {"reput_hooks", "reput.errors", "reput.kernel", "reput.store"},
     "reput_plugins": {
         "reput_hooks",
         "reput.errors",
