@@ -60,9 +60,9 @@ def micro_batches(reader: Any) -> list[tuple[int, int]]:
     [
         ({}, 64),
         ({"columns": "tags,body"}, 64),
-        ({"columns": "tags,keys"}, 128),
+        ({"columns": "tags,keys"}, 256),
         ({"columns": "tags", "splitBytes": "9m"}, 9),
-        ({"schemaMode": "kafka", "columns": "key"}, 128),
+        ({"schemaMode": "kafka", "columns": "key"}, 256),
         ({"schemaMode": "damage"}, 64),
     ],
 )
