@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import values_of
 
-__all__ = ["ChangedKeys", "columns_in"]
+__all__ = ["ChangedKeys", "columns_in", "without_rows"]
 
 ROW = "row"
 # Knuth's multiplier: the upper bits of a product depend on all bits of the number.
@@ -48,9 +48,7 @@ class ChangedKeys:
 
     def without(self, rows: pa.Table) -> pa.Table:
         """Return the rows that are not replaced."""
-        kept = np.ones(rows.num_rows, bool)
-        kept[self.rows_in(rows, self.own_rows(rows))] = False
-        return rows.filter(pa.array(kept))
+        return without_rows(rows, self.rows_in(rows, self.own_rows(rows)))
 
     def own_rows(self, rows: pa.Table) -> Flags:
         """Return, for each of *rows*, whether it has the values in *equal*."""
@@ -154,6 +152,15 @@ class NumberOrder:
             counts = np.searchsorted(self.numbers, numbers, "right") - at
             at = np.repeat(at - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         return np.sort(self.rows[at]).astype(np.int64)
+
+
+def without_rows(rows: Any, gone: Numbers) -> Any:
+    """Return a table or batch without the rows with the numbers *gone*."""
+    if not len(gone):
+        return rows
+    kept = np.ones(rows.num_rows, bool)
+    kept[gone] = False
+    return rows.filter(pa.array(kept))
 
 
 def columns_in(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -1,13 +1,14 @@
-"""Merging rows into a Delta table by key with deletion vectors: replaced rows are marked, and their files stay.
+"""The rows of a Delta table's files that a merge by key replaces, and those that deletion vectors have left.
 
-Only the key columns of the files are read. Data files never change, so those of the last merges are kept in memory.
+To find the replaced rows, only the key columns of the files are read. Data files never change, so those of the
+last merges are kept in memory.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,12 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reput_plugins.spark_export.lake_location import LakeLocation
-from reput_plugins.spark_export.lakes.changed_keys import ChangedKeys, Flags, NumberOrder, Numbers, columns_in
+from reput_plugins.spark_export.lakes.changed_keys import (
+    ChangedKeys,
+    Flags,
+    NumberOrder,
+    Numbers,
+    columns_in,
+    without_rows,
+)
 from reput_plugins.spark_export.lakes.deletion_vectors import read_rows
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.typed.column_types import conform
 
-__all__ = ["KEPT_BYTES_MAX", "kept_rows", "rows_with_keys", "without_rows"]
+__all__ = ["KEPT_BYTES_MAX", "kept_rows", "rows_with_keys", "without_deleted"]
 
 # Ten million rows with a whole number as their key take 210 MB: the numbers, their order, and a byte for the store.
 KEPT_BYTES_MAX = 256 << 20
@@ -113,21 +121,16 @@ def kept_rows(
     Raises:
         OSError: the file or its deletion vector cannot be read.
     """
-    deleted, first = read_rows(location, file.deletion), 0
-    for rows in rows_of(location, file, schema, columns):
+    yield from without_deleted(rows_of(location, file, schema, columns), read_rows(location, file.deletion))
+
+
+def without_deleted(pieces: Iterable[Any], deleted: Numbers) -> Iterator[Any]:
+    """Yield tables or batches, which follow each other in a file, without the rows of the numbers *deleted* in it."""
+    first = 0
+    for rows in pieces:
         until = first + rows.num_rows
-        gone = deleted[np.searchsorted(deleted, first) : np.searchsorted(deleted, until)] - first
+        yield without_rows(rows, deleted[slice(*np.searchsorted(deleted, (first, until)))] - first)
         first = until
-        yield without_rows(rows, gone)
-
-
-def without_rows(rows: Any, gone: Numbers) -> Any:
-    """Return a table or batch without the rows with the numbers *gone*."""
-    if not len(gone):
-        return rows
-    kept = np.ones(rows.num_rows, bool)
-    kept[gone] = False
-    return rows.filter(pa.array(kept))
 
 
 def rows_of(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reput.store.disk.files import Files
 from reput_plugins.spark_export.lake_location import LakeLocation
 from reput_plugins.spark_export.lakes.deletion_vectors import read_rows
-from reput_plugins.spark_export.lakes.delta_deleting import without_rows
+from reput_plugins.spark_export.lakes.delta_deleting import without_deleted
 from reput_plugins.spark_export.lakes.lake_table import ParquetFile
 from reput_plugins.spark_export.parquet_files import BUFFERED_BYTES_MAX, UNKNOWN_RANGE, FileLayout, PartitionFile
 from reput_plugins.spark_export.typed.column_types import conform
@@ -38,13 +37,9 @@ def rewrite(location: LakeLocation, file: ParquetFile, schema: pa.Schema, layout
     target = PartitionFile(location, filesystem, place, name, schema, layout)
     try:
         with filesystem.open_input_file(file.path) as stream, pq.ParquetFile(stream) as source:
-            buffered = first = 0
-            for batch in source.iter_batches():
-                numbers = (
-                    deleted[np.searchsorted(deleted, first) : np.searchsorted(deleted, first + len(batch))] - first
-                )
-                first += len(batch)
-                rows = conform(pa.table(without_rows(batch, numbers)), schema)
+            buffered = 0
+            for batch in without_deleted(source.iter_batches(), deleted):
+                rows = conform(pa.table(batch), schema)
                 target.batches += rows.to_batches()
                 buffered += rows.nbytes
                 if buffered >= BUFFERED_BYTES_MAX:

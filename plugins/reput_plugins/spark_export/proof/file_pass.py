@@ -23,7 +23,7 @@ from reput.table.record_lookup import RecordLookup
 from reput.table.record_parts import TOPIC, RecordParts
 from reput_plugins.spark_export.lake_marks import LogColumns
 from reput_plugins.spark_export.lakes.deletion_vectors import read_rows
-from reput_plugins.spark_export.lakes.delta_deleting import without_rows
+from reput_plugins.spark_export.lakes.delta_deleting import without_deleted
 from reput_plugins.spark_export.parquet_files import DAY_MAX, DAY_MIN, DAY_MS, EPOCH_DAY, STORE_COLUMN, STORED_AS
 from reput_plugins.spark_export.proof.findings import FileFindings
 from reput_plugins.spark_export.proof.proof_plan import OFFSET_COLUMN, LakeFile, ProofPlan
@@ -91,8 +91,14 @@ def log_batches(
     row_count: int = BATCH_ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with *columns* of the log under the log's own names. *deleted*: numbers of rows that are left out."""
+    return without_deleted(all_batches(parquet, names, columns, row_count), deleted)
+
+
+def all_batches(
+    parquet: pq.ParquetFile, names: LogColumns, columns: Sequence[str], row_count: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield all rows as `log_batches`."""
     stored = [names.name(column) for column in columns]
-    first = 0
     for batch in parquet.iter_batches(row_count, columns=stored, use_threads=False):
         if names.struct is None:
             found = [batch[name] for name in stored]
@@ -100,10 +106,7 @@ def log_batches(
             fields = batch[names.struct]
             parts = dict(zip((field.name for field in fields.type), fields.flatten(), strict=True))
             found = [parts[column] for column in columns]
-        rows = pa.RecordBatch.from_arrays([without_view(values) for values in found], names=list(columns))
-        begin, end = np.searchsorted(deleted, (first, first + len(batch)))
-        yield without_rows(rows, deleted[begin:end] - first)
-        first += len(batch)
+        yield pa.RecordBatch.from_arrays([without_view(values) for values in found], names=list(columns))
 
 
 def without_view(values: pa.Array) -> pa.Array:
